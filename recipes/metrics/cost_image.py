@@ -11,8 +11,8 @@ With --throughput, for the forward pass in float32 at inference on this machine'
   speed_over_deit   ratio to the speed of DeiT-Tiny (`recursive_deit_tiny`, each block run once), timed in alternation
 """
 
+import argparse
 import copy
-import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ from math import prod
 
 import timm
 import torch
-from arguments import parser
+from arguments import parser, print_scores
 from torch import Tensor, nn
 
 import timm_plugin  # noqa: F401  (registers its models)
@@ -78,21 +78,24 @@ def speed(model: nn.Module, side: int, batch: int) -> dict[str, float]:
     return {"images_per_s": images_per_second, "speed_over_deit": ratio}
 
 
-def main() -> None:
-    command_line = parser(__doc__)
-    add = command_line.add_argument
-    add("arch", metavar="ARCH", help="a registered model")
-    add("kwargs", nargs="*", type=key_value, metavar="key=value")
-    add("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
-    args = command_line.parse_args()
+def measured(args: argparse.Namespace) -> dict[str, float]:
+    """All costs of a model.
+
+    Raises:
+        ValueError: there is no such model, it rejects an argument, or its images are not square and of three channels.
+    """
     kwargs = dict(args.kwargs)
     if not timm.is_model(args.arch):
-        command_line.error(f"ARCH={args.arch}: must be a registered model")
+        raise ValueError(f"ARCH={args.arch}: must be a registered model")
+    if kwargs.get("in_chans", 3) != 3:
+        raise ValueError(f"in_chans={kwargs['in_chans']}: must be 3, as images are in RGB")
     try:
         model = timm.create_model(args.arch, **kwargs).eval()
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        command_line.error(str(error))
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise ValueError(str(error)) from error
     side = kwargs.get("img_size", model.pretrained_cfg["input_size"][-1])
+    if not isinstance(side, int):
+        raise ValueError(f"img_size={side}: must be one side, as images are square")
     image = torch.zeros(1, 3, side, side)
     costs = {
         "params": count.stored(model),
@@ -102,7 +105,16 @@ def main() -> None:
     }
     if args.throughput:
         costs.update(speed(model, side, args.throughput))
-    print(json.dumps({name: round(value, 4) for name, value in costs.items()}, indent=2))
+    return {name: round(value, 4) for name, value in costs.items()}
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    add = command_line.add_argument
+    add("arch", metavar="ARCH", help="a registered model")
+    add("kwargs", nargs="*", type=key_value, metavar="key=value")
+    add("--throughput", type=positive, metavar="BATCH", help="images per batch; measures the speed")
+    print_scores(command_line, measured)
 
 
 if __name__ == "__main__":

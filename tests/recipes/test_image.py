@@ -137,6 +137,9 @@ def test_costs_of_timms_own_models(monkeypatch, capsys, rejected):
     costs = json.loads(printed(cost_image.main, monkeypatch, capsys, "swin_tiny_patch4_window7_224"))
     assert (costs["params"], round(costs["gmac"], 1)) == (28_288_354, 4.5)
     assert "ARCH=swin_vast: must be a registered model" in rejected(cost_image.main, "swin_vast")
+    small = ["embed_dim=24", "depth=1", "num_heads=2"]
+    assert "in_chans=1: must be 3" in rejected(cost_image.main, "plain_vit", *small, "in_chans=1")
+    assert "img_size=(32, 16): must be one side" in rejected(cost_image.main, "plain_vit", *small, "img_size=(32,16)")
 
 
 # The operations that RingFormer's paper counts
