@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from checkpoints import ImageRun
-from pictures import COLOURS, distinct, labelled, page, parser, save
+from pictures import COLOURS, distinct, labelled, page, parser, save, whole_numbers
 from torch import Tensor
 
 from recurrence.analysis.record import recorded_attention
@@ -89,7 +89,7 @@ def draw(models: dict[str, tuple[list[Tensor], list[float]]], path: Path) -> Non
         axes.plot(numbers, [float(heads.mean()) for heads in passes], color=COLOURS[1], label="mean of the heads")
         axes.plot(numbers, uniform, color="black", linestyle="--", linewidth=1, label="uniform attention")
         axes.set(title=label, xlabel="pass")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers(axes.xaxis)
     for axes in panels[::4]:
         axes.set(ylabel="mean attention distance, pixels")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

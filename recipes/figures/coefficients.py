@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from logs import points
-from pictures import COLOURS, FEW, page, parser, save
+from pictures import COLOURS, FEW, page, parser, save, whole_numbers
 
 SUBLAYERS = {
     "blocks.0.residuals.0": "attention",
@@ -48,7 +48,7 @@ def draw(lines: Evolution, path: Path) -> None:
         style = dict(color=colour, marker=marker, linestyle=LINES[role])
         axes.plot(line.keys(), line.values(), label=f"{sublayer}, {role}", **style)
     axes.set(xlabel="epochs", ylabel="coefficient")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(axes.xaxis)
     figure.legend(loc="outside right upper")
     rows = [(*which, *point) for which, line in lines.items() for point in line.items()]
     save(figure, path, ["sublayer", "role", "epochs", "coefficient"], rows)

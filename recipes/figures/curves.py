@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from logs import curve
-from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, save
+from pictures import COLOURS, FEW, MARKERS, labelled, page, parser, save, whole_numbers
 
 Curve = list[tuple[float, float]]
 AXES = {"updates": "updates", "epoch": "epochs", "hours": "hours of training", "tokens": "input tokens (millions)"}
@@ -59,7 +59,7 @@ def draw(
         axes.axhline(value, color="grey", linestyle=":", label=f"{name}: {value:g}")
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
     if names[0] in ("epochs", "updates"):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers(axes.xaxis)
     figure.legend(loc="outside right upper")
     save(figure, path, ["run", *names], [(label, *point) for label, points in runs for point in points])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib
 import pandas as pd
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 matplotlib.rcParams.update(
@@ -78,6 +79,11 @@ def folder(text: str) -> str:
 def page(height: float, width: float = WIDTH) -> Figure:
     """A figure of the given size in inches, as wide as a page by default."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Labels an axis with whole numbers only, even where it shows just one; matplotlib would rather have two labels."""
+    axis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def for_both(svg: str) -> str:

@@ -169,6 +169,17 @@ def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     assert "chance: 3" in output.read_text()
 
 
+@pytest.mark.parametrize(("tool", "words"), [(curves, ("--x", "epoch", "--y", "eval_top1")), (coefficients, ())])
+def test_an_axis_of_one_epoch_has_its_number_only(runs, tmp_path, tool, words):
+    lines = (runs / "sret_tl" / "s1" / "summary.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "summary.csv").write_text("".join(lines[:2]))
+    drawn(tool, tmp_path / "one.svg", tmp_path / "summary.csv", *words)
+    axis = (
+        (tmp_path / "one.svg").read_text().partition('id="matplotlib.axis_1"')[2].partition('id="matplotlib.axis_2"')[0]
+    )
+    assert re.findall("<!-- (.*) -->", axis) == ["1", "epochs"]
+
+
 def test_the_pictures_of_the_repository_have_their_numbers_and_commands():
     home = cli.REPOSITORY / "recipes" / "analysis"
     text = (home / "README.md").read_text()
