@@ -62,8 +62,8 @@ def append(path: Path, lines: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_bytes() if path.exists() else b""
     text = io.StringIO(newline="")
-    if before and not before.endswith(b"\n"):
-        text.write("\n")  # a full disk has cut the last line
+    if cut := before.rpartition(b"\n")[2]:  # by a full disk: with its quotes closed and too many columns, it is no line
+        text.write('"' * (cut.count(b'"') % 2) + "," * len(COLUMNS) + "\n")
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     if not before:
         writer.writeheader()
@@ -78,15 +78,15 @@ def read(path: Path) -> list[dict]:
     Raises:
         ValueError: the columns are not COLUMNS.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if reader.fieldnames != COLUMNS:
-            raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")
-        found: dict[tuple, dict] = {}
-        for line in reader:
-            if None in line.values():  # cut by a full disk
-                continue
-            run = tuple(line[column] for column in ("table", "row", "scale", "seed", "metric"))
-            if line["value"] or not found.get(run, {}).get("value"):
-                found[run] = line
-        return list(found.values())
+    lines = path.read_text(encoding="utf-8").rpartition("\n")[0]  # without one that a full disk has cut
+    reader = csv.DictReader(io.StringIO(lines))
+    if reader.fieldnames != COLUMNS:
+        raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")
+    found: dict[tuple, dict] = {}
+    for line in reader:
+        if None in line or None in line.values():  # more or fewer columns: was cut when the next one was appended
+            continue
+        run = tuple(line[column] for column in ("table", "row", "scale", "seed", "metric"))
+        if line["value"] or not found.get(run, {}).get("value"):
+            found[run] = line
+    return list(found.values())

@@ -76,12 +76,17 @@ def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
 
 
 def test_a_line_that_a_full_disk_has_cut_costs_no_other(tmp_path):
-    path = tmp_path / "results.csv"
-    results_csv.append(path, [line(row="r", seed="1", value="5")])
-    with path.open("a") as file:
-        file.write("RingFormer 4,r,a,small,2,BLEU,6")
-    results_csv.append(path, [line(row="r", seed="3", value="7")])
-    assert [(one["seed"], one["value"]) for one in results_csv.read(path)] == [("1", "5"), ("3", "7")]
+    """Wherever it is cut, also in a quoted column and in the last one."""
+    path, values = tmp_path / "results.csv", dict(row="r", value="5", device="CPU, 1 thread", cmd='a.sh r --x "1, 2"')
+    results_csv.append(path, [line(seed="1", **values)])
+    before = path.read_bytes()
+    results_csv.append(path, [line(seed="2", **values)])
+    whole = path.read_bytes()
+    for end in range(len(before), len(whole)):
+        path.write_bytes(whole[:end])
+        assert [one["seed"] for one in results_csv.read(path)] == ["1"]
+        results_csv.append(path, [line(seed="3", **values)])
+        assert [one["seed"] for one in results_csv.read(path)] == ["1", "3"], whole[:end]
 
 
 LOCK = "import sys, execute, pathlib\nwith execute.locked(pathlib.Path(sys.argv[1])): execute.run_command(sys.argv[2])"
