@@ -29,6 +29,8 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     """
     if path.is_dir():
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        if not (isinstance(config, dict) and "architecture" in config):
+            raise ValueError(f"{path}/config.json: must name the architecture, as a folder in timm's format does")
         if name not in (None, config["architecture"]):
             raise ValueError(f"--model={name}: must be {config['architecture']}, the model of {path}")
         for argument, value in (config.get("model_args") or {}).items():

@@ -87,8 +87,6 @@ class Trainer:
         utils.random_seed(args.seed << 16)
         *sets, args.num_classes = datasets(args)
         self.model = model = build("model", args, num_classes=args.num_classes).to(device)
-        if getattr(model, "in_chans", 3) != 3:
-            reject("model_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         # Per epoch; leftover batches that do not fill an update are skipped.

@@ -231,6 +231,7 @@ def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, rejected, argum
     [
         ("cut.safetensors", ["--model", "uit"], "cut.safetensors: not the weights of uit with {}: "),
         ("folder", [], "folder: not the weights of local-dir:.* with {}: "),
+        ("other", [], "other/config.json: must name the architecture, as a folder in timm's format does"),
         ("whole", ["--model-kwargs", "depth=9"], "whole: not the weights of local-dir:.*'depth': 9}: .*Missing key"),
         ("whole", ["--model-kwargs", "depths=9"], "whole: not the weights of .* unexpected keyword .*'depths'"),
         ("whole", ["--model", "uit"], "--model=uit: must be recursive_deit_tiny, the model of .*whole"),
@@ -240,6 +241,8 @@ def test_weights_that_cannot_be_read_or_do_not_fit_are_named(tmp_path, rejected,
     model = vision.fresh("recursive_deit_tiny")
     for name in ("whole", "folder"):
         save_for_hf(model, tmp_path / name, safe_serialization=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"architectures": ["ViTForImageClassification"]}')
     weights = tmp_path / "folder" / "model.safetensors"
     for cut in (tmp_path / "cut.safetensors", weights):
         cut.write_bytes(weights.read_bytes()[:5000])

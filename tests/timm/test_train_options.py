@@ -52,6 +52,9 @@ REJECTED = {
     "--teacher-kwargs num_classes=3: must not be given": [*TEACHER, "--teacher-kwargs", "num_classes=3"],
     "--model-kwargs global_pool=: must not be given": ["--model-kwargs", "global_pool="],
     "--model-kwargs in_chans=1: must be 3, as images are read in RGB": ["--model-kwargs", "in_chans=1"],
+    "--teacher-kwargs in_chans=1: must be 3, as images are read in RGB": [
+        *(*TEACHER, "--teacher-checkpoint", __file__, "--teacher-kwargs", "in_chans=1"),
+    ],
     "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],

@@ -16,7 +16,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     """Builds the "model" or the "teacher", at --img-size if its constructor takes a size.
 
     Raises:
-        OptionError: the constructor rejects an argument, or the weights do not fit the model.
+        OptionError: the constructor rejects an argument, or the weights or the images do not fit the model.
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
     if option == "model":
@@ -26,10 +26,13 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs["img_size"] = args.img_size
     try:
-        return timm.create_model(name, **settings, **kwargs)
+        model = timm.create_model(name, **settings, **kwargs)
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()) or "must name files that exist"  # timm's error has no message
         reject(f"{option}_kwargs", kwargs, reason)
+    if getattr(model, "in_chans", 3) != 3:
+        reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
+    return model
 
 
 def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
