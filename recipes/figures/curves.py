@@ -90,7 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         command_line.error(str(error))
     quantity = re.sub(r"^(valid\d*|eval|train)_", "", y).replace("_", " ")
     unit = options.unit or ("nats" if options.nats else "bits")
-    names = AXES[options.x], f"{STAGES[options.stage]} {quantity}, {unit}"
+    stage = "train_inner" if y.startswith("train_") else options.stage  # a line of summary.csv has both
+    names = AXES[options.x], f"{STAGES[stage]} {quantity}, {unit}"
     draw(runs, options.reference, names, options.output, options.title)
 
 

@@ -160,6 +160,8 @@ def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     logs = [f"{name}={runs / name / 's1' / 'summary.csv'}" for name in RUNS]
     found = drawn(curves, tmp_path / "top1.png", *logs, "--x", "epoch", "--y", "eval_top1", "--unit", "%")
     assert [row["run"] for row in found] == [name for name in RUNS for _ in range(2)]
+    *_, last = drawn(curves, tmp_path / "loss.png", logs[0], "--y", "train_loss", "--unit", "nats")
+    assert list(last) == ["run", "updates", "training loss, nats"]
     log, output = tmp_path / "train.log", tmp_path / "loss.svg"
     log.write_text(trained.log)
     *_, last = drawn(curves, output, f"numbers={log}", "--nats", "--reference", "chance=3")
