@@ -13,7 +13,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from timm.data import create_dataset
@@ -87,21 +86,19 @@ def run(args: argparse.Namespace) -> None:
     if model.in_chans != 3:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
     settings = assignments(loops)
-    size = dict(input_size=(model.in_chans, *model.patch_embed.img_size))
-    batches = read_images(args.images, args.split, model, size, args.batch_size, args.device)
+    batches = read_images(args.images, args.split, model, args.batch_size, args.device)
     curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
 
 
 def read_images(
-    folder: Path, split: str, model: nn.Module, size: dict[str, Any], batch_size: int = 64, device: str = "cpu"
+    folder: Path, split: str, model: nn.Module, batch_size: int = 64, device: str = "cpu"
 ) -> list[tuple[Tensor, Tensor]]:
-    """The images (B, in_chans, height, width) of a split, preprocessed for the model, and their classes (B,).
+    """The images (B, 3, height, width) of a split, preprocessed for the model, and their classes (B,).
 
     Args:
         folder: of classes, or of splits.
         split: one of SPLITS; without effect in a folder of classes.
         model: as :func:`timm_plugin.checkpoints.load` returns it, with the preprocessing of its training.
-        size: `input_size` or `img_size`, as for timm's `resolve_data_config`.
         batch_size: B.
         device: where to put the images.
 
@@ -119,8 +116,8 @@ def read_images(
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
     if (classes := len(labels(dataset))) != model.num_classes:
         raise ValueError(f"IMAGES={folder}: must have {model.num_classes} classes, as the model, not {classes}")
-    loader = DataLoader(preprocessed(dataset, model, size), batch_size)
-    return [(images.to(device), classes) for images, classes in loader]
+    dataset = preprocessed(dataset, model, dict(input_size=(3, *model.patch_embed.img_size)))
+    return [(images.to(device), classes) for images, classes in DataLoader(dataset, batch_size)]
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def test_shipped_weights_start_a_training_on_other_classes(tagged):
 @pytest.mark.skipif(not (IMAGES / "test").is_dir(), reason="needs recipes/cifar10/prepare.sh with CIFAR10=jpeg")
 def test_the_score_is_that_of_the_card():
     model = timm.create_model("sret_nano.cifar10", pretrained=True).eval()
-    size = dict(input_size=model.pretrained_cfg["input_size"])
-    score, _, predicted = accuracy(model, read_images(Path(IMAGES), "test", model, size, batch_size=250))
+    assert model.patch_embed.img_size == model.pretrained_cfg["input_size"][1:]
+    score, _, predicted = accuracy(model, read_images(Path(IMAGES), "test", model, batch_size=250))
     assert len(predicted) == 10000
     said = re.search(r"Top-1 accuracy \| ([\d.]+) %", (FOLDER / "sret_nano.cifar10.md").read_text(encoding="utf-8"))
     assert float(said[1]) == pytest.approx(score, abs=0.05)
