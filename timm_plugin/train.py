@@ -92,8 +92,10 @@ class Trainer:
         # Per epoch; leftover batches that do not fill an update are skipped.
         self.updates = len(self.train_loader) // args.grad_accum_steps
         if not self.updates:
-            largest = len(self.train_loader.sampler) // args.grad_accum_steps
-            rule = f"must be <= {largest}, the images per process divided by --grad-accum-steps"
+            images, steps = len(self.train_loader.sampler), args.grad_accum_steps
+            if steps > images:
+                reject("grad_accum_steps", steps, f"must be <= {images}, the images per process")
+            rule = f"must be <= {images // steps}, the images per process divided by --grad-accum-steps"
             reject("batch_size", args.batch_size, rule)
         updates = args.epochs * self.updates
         for name in ("depth_warmup_updates", "loop_after_updates"):

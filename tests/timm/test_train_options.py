@@ -17,6 +17,7 @@ REJECTED = {
     "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
     "--workers -1: must be >= 0": ["--workers", "-1"],
     "--batch-size 25: must be <= 24, the images per process": ["--batch-size", "25", "--grad-accum-steps", "2"],
+    "--grad-accum-steps 49: must be <= 48, the images per process": ["--grad-accum-steps", "49"],
     "--aug-repeats 3: must be 0 without torchrun": ["--aug-repeats", "3"],
     "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
     "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
