@@ -25,6 +25,8 @@ from recurrence.errors import FieldError
 from recurrence.loop import Loop, TrainingDepth
 from recurrence.order import Order, block_count, first_runs
 
+DEEPEST = 1000  # passes that a range may name; trying every depth takes time that grows with its square
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -56,6 +58,8 @@ def depths_of(order: Order, smallest: int, largest: int, step: int = 1, prefix_o
     given, passes = f"{smallest}-{largest}", len(order)
     if not 1 <= smallest < largest:
         raise FieldError("depth_range", given, "must be MIN-MAX with 1 <= MIN < MAX")
+    if largest > DEEPEST:
+        raise FieldError("depth_range", given, f"MAX must be at most {DEEPEST} passes")
     if passes > 1 and block_count(order) == passes:
         raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
     if prefix_only and largest > passes:

@@ -8,7 +8,19 @@ from torch import Tensor, nn
 
 from recurrence import order
 from recurrence.block import Shape
-from recurrence.elastic import Draw, at_depths, branches, depths_of, idle, make_elastic, may_idle, stops, trained_depths
+from recurrence.elastic import (
+    DEEPEST,
+    Draw,
+    at_depths,
+    branches,
+    depths_of,
+    idle,
+    make_elastic,
+    may_idle,
+    stops,
+    trained_depths,
+)
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.papers.ilr import llama_layers
 from recurrence.papers.relaxed import relaxed
@@ -106,6 +118,13 @@ def test_depths_warm_up_from_all_passes_to_the_smallest():
 
 def test_depths_are_multiples_of_a_step():
     assert depths_of(order.cycle(2, 4), 2, 6, step=2) == (2, 4, 6)
+
+
+def test_a_range_of_absurd_depths_is_rejected_without_a_search():
+    """Trying each of these depths would take minutes."""
+    assert depths_of((0,) * 4, 998, DEEPEST) == (998, 999, 1000)
+    with pytest.raises(FieldError, match="^depth_range=2-99999: MAX must be at most 1000 passes$"):
+        depths_of((0,) * 4, 2, 99_999)
 
 
 def test_mixed_depth_trains_all_passes_and_fewer():
