@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             state = share_checkpoint(state, args.strategy, args.unique_layers, args.rank)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
 

@@ -37,6 +37,22 @@ def shown(name: str, value: Any) -> str:
     return name if value is None else f"{name}={value}"
 
 
+def misfit(error: BaseException) -> str | None:
+    """Which weights do not fit a model, in one line; None for an error of another kind.
+
+    torch's message has a line per tensor of another shape, and lists all missing and all unexpected keys. Of each of
+    these kinds, the first is named here, and the others are counted.
+    """
+    first, *lines = str(error).splitlines() or [""]
+    if " loading state_dict for " not in first:
+        return None
+    kinds: dict[str, list[str]] = {}
+    for line in map(str.strip, lines):
+        short = re.sub(r'(, "[^"]*")+', lambda rest: f" and {rest[0].count(', ')} more", line)
+        kinds.setdefault(line.split()[0], []).append(short)
+    return " ".join(f"{one} And {len(rest)} more." if rest else one for one, *rest in kinds.values())
+
+
 def report_to_torchrun(line: str) -> None:
     """Writes the error message to torchrun's error file; otherwise its report gives no cause of the failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")

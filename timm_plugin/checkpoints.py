@@ -9,6 +9,7 @@ import timm
 from safetensors import SafetensorError
 from torch import nn
 
+from recurrence.errors import misfit
 from timm_plugin._compat import load_checkpoint_metadata
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
@@ -54,7 +55,7 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
     try:
         return timm.create_model(name, **source, **kwargs).eval()
     except (RuntimeError, TypeError, SafetensorError) as error:
-        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {error}") from None
+        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {misfit(error) or error}") from None
 
 
 def metadata_of(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.modules.build import numbered_dictionary
+from recurrence.errors import misfit
 from recurrence.weights.names import Piece, StateDict, stacked
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
@@ -54,8 +55,8 @@ def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
     try:
         built.load_state_dict(dict(weights))
     except (KeyError, RuntimeError) as error:  # fairseq 0.12.2 looks up keys itself
-        first = f"Missing key {error}" if isinstance(error, KeyError) else str(error).splitlines()[1].strip()
-        raise ValueError(f"--arch {args.arch}: does not fit the weights: {first}") from None
+        wrong = f"Missing key {error}" if isinstance(error, KeyError) else misfit(error)
+        raise ValueError(f"IN: --arch {args.arch}: does not fit the weights: {wrong}") from None
     return built.eval()
 
 

@@ -85,6 +85,7 @@ REPAIRS = (
     interactive.warn_in_hub_interface,
     interactive.name_missing_folders,
     messages.print_errors_in_one_line,
+    messages.name_weights_that_do_not_fit,
     ranges.require_values_in_range,
     messages.name_nonfinite_updates,
     messages.require_adaptive_loss,

@@ -3,19 +3,20 @@
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from fairseq import checkpoint_utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.trainer import Trainer
 
 from fairseq_plugin.repairs.commands import is_fairseq_command
 from fairseq_plugin.repairs.replace import before, in_groups, instead, is_known
-from recurrence.errors import report_to_torchrun
+from recurrence.errors import misfit, report_to_torchrun
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
@@ -48,9 +49,20 @@ def one_line(error: BaseException) -> str:
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if type(error) is Exception and error.__context__:  # fairseq's, that a checkpoint's weights do not fit: which?
-        text += f" ({error.__context__})"
+        text += f" ({misfit(error.__context__) or error.__context__})"
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+@instead(checkpoint_utils, "load_model_ensemble_and_task")
+def name_weights_that_do_not_fit(load: Callable, filenames: Sequence[str], *args, **kwargs) -> Any:
+    """Names the checkpoint whose weights are not those of its model; torch's message lists their keys, but no file."""
+    try:
+        return load(filenames, *args, **kwargs)
+    except RuntimeError as error:
+        if wrong := misfit(error):
+            raise ValueError(f"{os.pathsep.join(map(str, filenames))}: does not fit its model: {wrong}") from error
+        raise
 
 
 @instead(Trainer, "train_step")

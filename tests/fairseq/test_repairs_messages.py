@@ -11,7 +11,9 @@ from fairseq.data import Dictionary
 from fairseq_cli import validate
 from omegaconf import OmegaConf
 
-from fairseq_plugin.repairs.checkpoints import CheckpointError
+from fairseq_plugin import convert
+from fairseq_plugin.models.ringformer import WEIGHTS, RingFormer
+from fairseq_plugin.repairs.checkpoints import CheckpointError, load_safely
 from fairseq_plugin.repairs.foreign import literal
 from fairseq_plugin.repairs.interactive import warn_of_unknown_words
 from fairseq_plugin.repairs.messages import one_line
@@ -28,6 +30,8 @@ ValueError: --lr 0: must be > 0
 """
 NO_FIT = Exception("no fit.")
 NO_FIT.__context__ = RuntimeError("sizes:\n\t2, 3")
+NO_FIT_OF_MANY = Exception("no fit.")
+NO_FIT_OF_MANY.__context__ = RuntimeError('Error(s) in loading state_dict for X:\n\tMissing key(s): "a", "b", "c". ')
 SHORT = ("--batch-size", "16", "--max-update", "9")
 LINES = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
@@ -37,6 +41,7 @@ LINES = {
     "AssertionError": AssertionError(),
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
     "Exception: no fit. (sizes: 2, 3)": NO_FIT,
+    'Exception: no fit. (Missing key(s): "a" and 2 more.)': NO_FIT_OF_MANY,
     "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
     "x" * 600 + " ...": ValueError("x" * 10_000),
 }
@@ -45,6 +50,29 @@ LINES = {
 @pytest.mark.parametrize(("text", "error"), LINES.items(), ids=[text[:30] for text in LINES])
 def test_an_error_is_one_line(text, error):
     assert one_line(error) == text
+
+
+def test_weights_that_do_not_fit_are_named_with_their_file(tmp_path, rejected):
+    """torch lists every key, and names no file."""
+    shipped = WEIGHTS / "ringformer_tiny.numbers"
+    state = load_safely(shipped / "model.pt")
+    renamed = [key for key in state["model"] if key.startswith("decoder.loop.own")]
+    for key in renamed:
+        state["model"][f"{key}s"] = state["model"].pop(key)
+    state["model"]["decoder.output_projection.bias"] = torch.zeros(9)
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match="does not fit") as raised:
+        RingFormer.from_pretrained(str(tmp_path), data_name_or_path=str(shipped))
+    more, old = f"and {len(renamed) - 1} more.", renamed[0]
+    assert str(raised.value).startswith(
+        f"{tmp_path / 'model.pt'}: does not fit its model: "
+        f'Missing key(s) in state_dict: "{old}" {more} Unexpected key(s) in state_dict: "{old}s" {more} '
+        "size mismatch for decoder.output_projection.bias: "
+    )
+    assert one_line(raised.value) == str(raised.value)
+    said = rejected(convert.main, "unshare", tmp_path / "model.pt", tmp_path / "out.pt")
+    assert f"error: IN={tmp_path / 'model.pt'}: --arch ringformer_tiny: does not fit the weights: Missing key" in said
+    assert said.count(".norms.") == 2  # a missing key and an unexpected one
 
 
 def override(overrides: str, *flags: str, arch: str = "cycle", as_namespace: bool = False) -> dict:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from timm import task
 from torch import Tensor, nn
 
+from recurrence.errors import misfit
 from timm_plugin.task import DeepSupervisionTask
 from timm_plugin.training.options import DEPTH, reject
 
@@ -28,7 +29,8 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     try:
         model = timm.create_model(name, **settings, **kwargs)
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split()) or "must name files that exist"  # timm's error has no message
+        # timm's error about a missing file has no message.
+        reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
         reject(f"{option}_kwargs", kwargs, reason)
     if getattr(model, "in_chans", 3) != 3:
         reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
@@ -90,7 +92,7 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
         try:
             timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
         except (RuntimeError, ValueError) as error:
-            reject("teacher_checkpoint", args.teacher_checkpoint, " ".join(str(error).split()))
+            reject("teacher_checkpoint", args.teacher_checkpoint, misfit(error) or " ".join(str(error).split()))
     return teacher
 
 
