@@ -131,21 +131,21 @@ def _reject_no_tokens(results: dict[str, float], *args, **kwargs) -> None:
 def _fit_blocks(
     load: Callable, task: LanguageModelingTask, dataset: Any, *args, max_positions=None, context_window=0, **kwargs
 ) -> Any:
-    """Cuts the text into blocks of at most the model's positions."""
-    if _too_long(dataset, max_positions):
+    """Cuts the text into blocks that have at most the model's positions, together with the context before each."""
+    given = task.args.tokens_per_sample + context_window  # which fairseq-eval-lm has subtracted
+    if max_positions is not None and given > max_positions and _too_long(dataset, max_positions - context_window):
         split = next((name for name, known in task.datasets.items() if known is dataset), None)
         if split is not None:
             if context_window >= max_positions:
                 raise ValueError(f"--context-window {context_window}: must be < the model's {max_positions} positions")
             logger.warning(
-                f"--tokens-per-sample {task.args.tokens_per_sample}: more than the model's {max_positions} "
-                "positions, which are used instead"
+                f"--tokens-per-sample {given}: more than the model's {max_positions} positions, which are used instead"
             )
             task.args.tokens_per_sample = max_positions - context_window
             task.load_dataset(split)
             dataset = task.dataset(split)
-        if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
-            logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
+    if skipped := _too_long(dataset, max_positions):  # whole sentences or documents
+        logger.warning(f"{skipped} of {len(dataset)} blocks are too long for the model and are left out")
     return load(task, dataset, *args, max_positions=max_positions, context_window=context_window, **kwargs)
 
 

@@ -193,7 +193,13 @@ class TestLanguageModel:
         assert "which are used instead" not in said.text
         assert upstream.use("eval_lm", data, path)[0] == expected
         assert "--tokens-per-sample 1024: more than the model's 12 positions, which are used instead" in said.text
-        assert upstream.use("eval_lm", data, path, "--context-window", "4")[0]["loss"] > 0
+        said.clear()
+        window = ("--context-window", "4")
+        expected = upstream.use("eval_lm", data, path, "--tokens-per-sample", "12", *window)[0]
+        assert "which are used instead" not in said.text
+        for tokens in ("14", "1024"):  # of 14: blocks of 10 fit the model, but not with the 4 tokens before each
+            assert upstream.use("eval_lm", data, path, "--tokens-per-sample", tokens, *window)[0] == expected
+            assert f"--tokens-per-sample {tokens}: more than the model's 12 positions" in said.text
         with pytest.raises(ValueError, match="^--context-window 12: must be < the model's 12 positions"):
             upstream.use("eval_lm", data, path, "--context-window", "12")
 
