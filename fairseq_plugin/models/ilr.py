@@ -45,7 +45,9 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
         "passes run; the embedding is then scaled by sqrt(width), and matrices start with deviation 1 / sqrt(width)",
     )
     no_scale_embedding: bool = option(lambda args: not args.post_norm)
-    embedding_std: float = option(lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02)
+    embedding_std: float = option(
+        lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02, least=0
+    )
     block_loops: int = option(1, "how often the stack runs, instead of a reuse map")
     reuse_map: str | None = option(
         None,

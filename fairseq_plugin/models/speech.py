@@ -151,8 +151,8 @@ class SpeechOptions(ParameterSharingOptions):
 
     conv_channels: int = option(1024, "hidden width of the convolutions (their gates halve it)")
     conv_kernel_sizes: str = option("5,5", "one odd size per convolution, K,K; each halves the number of frames")
-    input_feat_per_channel: Any = option(None)
-    input_channels: Any = option(None)
+    input_feat_per_channel: int | None = option(None, least=1)
+    input_channels: int | None = option(None, least=1)
     speaker_to_id: Any = option(None)
 
 
@@ -184,9 +184,8 @@ class SpeechToText(ParameterSharing):
         if cls.position_kind(args, "encoder") == "learned":
             raise FieldError("position", "learned", "not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration
-            value = getattr(args, name)
-            if value is None or value < 1:
-                raise FieldError(name, value, "must be >= 1")
+            if getattr(args, name) is None:
+                raise FieldError(name, None, "must be >= 1")
         kernel_sizes(args.conv_kernel_sizes)
         if args.conv_channels < 2 or args.conv_channels % 2:
             raise FieldError("conv_channels", args.conv_channels, "must be even and >= 2, because gates halve it")

@@ -27,15 +27,15 @@ def build_architecture(
         arch: its name.
         source, target: dictionaries. Speech has no source dictionary, and needs the options `input_feat_per_channel`
             and `input_channels`.
-        max_positions: longest source and target, in tokens or frames.
+        max_positions: longest source and target, in tokens or frames, unless the options give them.
         **options: command-line options by name, which override the preset.
 
     Raises:
         ValueError: if the name is not registered, or the architecture has no such option or rejects its value.
     """
-    limits = dict(max_source_positions=max_positions, max_target_positions=max_positions)
+    limits = {name: options.get(name, max_positions) for name in ("max_source_positions", "max_target_positions")}
     _check(arch, options)
-    args = Namespace(**limits, **options)
+    args = Namespace(**{**options, **limits})
     ARCH_CONFIG_REGISTRY[arch](args)
     task = TranslationTask(TranslationConfig(**limits), source, target)
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task)

@@ -26,7 +26,7 @@ class LanguageOptions(adaptive.AdaptiveOptions, DecodingOptions):
     share_decoder_input_output_embed: bool = option(
         False, "use the embedding as the output matrix (without adaptive bands)"
     )
-    embedding_std: float = option(0.02)
+    embedding_std: float = option(0.02, least=0)
     max_target_positions: int | None = option(None)
 
 

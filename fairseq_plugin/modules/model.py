@@ -78,7 +78,7 @@ class TranslationOptions(admin.AdminOptions, DecodingOptions):
     position_table: str = option("halved", choices=("halved", "interleaved"))
     projection_bias: bool = option(True)
     output_bias: bool = option(False)
-    embedding_std: float | None = option(None)  # at the start; None: 1 / sqrt(width), as in fairseq
+    embedding_std: float | None = option(None, least=0)  # at the start; None: 1 / sqrt(width), as in fairseq
     # Numbers of learned positions.
     max_source_positions: int | None = option(None)
     max_target_positions: int | None = option(None)

@@ -9,7 +9,7 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from omegaconf import OmegaConf
 
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
 from fairseq_plugin.modules.model import check_task
 from fairseq_plugin.tasks.copying import CopyingTask
 from recurrence.errors import FieldError
@@ -151,7 +151,11 @@ def test_a_smaller_output_dictionary_needs_a_matrix_of_its_own(arch):
         ("ringformer_tiny", {"encoder_leyers": 3}, "encoder_leyers=3: not an option of ringformer_tiny"),
         ("ringformer_small", {}, "arch=ringformer_small: must be a registered architecture"),
         ("s2t_cycle", {}, "input_feat_per_channel: must be >= 1"),
+        ("s2t_cycle", {"input_feat_per_channel": 80, "input_channels": "one"}, "input_channels=one: must be a whole"),
+        ("s2t_cycle", {"input_feat_per_channel": 0, "input_channels": 1}, "input_feat_per_channel=0: must be >= 1"),
         ("ringformer_tiny", {"norm_eps": -1.0}, "norm_eps=-1.0: must be > 0"),
+        ("ringformer_tiny", {"embedding_std": -1.0}, "embedding_std=-1.0: must be >= 0"),
+        ("ringformer_tiny", {"max_source_positions": "many"}, "max_source_positions=many: must be a whole number"),
         ("ringformer_tiny", {"signal_rank_divisor": True}, "--signal-rank-divisor=True: must be a whole number"),
     ],
 )
@@ -159,6 +163,19 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
     words = numbered_dictionary(9)
     with pytest.raises(ValueError, match=f"^{message}"):
         build_architecture(arch, words, words, **options)
+
+
+@pytest.mark.parametrize("arch", ["cycle_lm", "ilr_small"])
+def test_a_negative_deviation_of_a_language_model_is_rejected_by_name(arch):
+    with pytest.raises(ValueError, match="^embedding_std=-1.0: must be >= 0$"):
+        build_language_model(arch, numbered_dictionary(9), embedding_std=-1.0)
+
+
+def test_an_option_for_the_longest_text_replaces_the_common_one():
+    words, small = numbered_dictionary(9), dict(encoder_embed_dim=8, encoder_ffn_embed_dim=8, encoder_layers=1)
+    for options in ({}, dict(encoder_learned_pos=True)):
+        model = build_architecture("vanilla_tiny", words, words, 7, max_source_positions=5, **small, **options)
+        assert model.max_positions() == (5, 7)
 
 
 @pytest.mark.parametrize(
