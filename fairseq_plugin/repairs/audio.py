@@ -113,7 +113,8 @@ def reject_bad_audio(
         _reject_truncated(path)
         found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
     except UNREADABLE as error:
-        raise AudioError(f"{path}: cannot be read as speech: {error or type(error).__name__}") from error
+        reason = getattr(error, "error_string", str(error))  # of soundfile's errors, which name the file, too
+        raise AudioError(f"{path}: cannot be read as speech: {reason or type(error).__name__}") from error
     if not found.size:
         raise AudioError(
             f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no features)"

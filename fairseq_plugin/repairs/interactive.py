@@ -98,7 +98,8 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
     try:
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
     except (OSError, RuntimeError, ValueError) as error:
-        logger.warning(f"{text[:80]}: {error}: left empty")
+        named = str(error).startswith(text)  # by the error of an audio file
+        logger.warning(f"{error if named else f'{text[:80]}: {error}'}: left empty")
         return False
     if most is not None and length > most:
         logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")

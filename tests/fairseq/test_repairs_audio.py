@@ -7,9 +7,10 @@ import torch
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
 import soundfile
 from fairseq.data.audio import audio_utils
+from fairseq.tasks.speech_to_text import SpeechToTextTask
 
 import fairseq_plugin  # noqa: F401  (repairs fairseq)
-from fairseq_plugin.repairs import audio
+from fairseq_plugin.repairs import audio, interactive
 from tests.support.speech import stored_zip, tone
 
 
@@ -93,6 +94,16 @@ def test_bad_files_are_rejected_by_name(name, data, tmp_path):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=rf"^{tmp_path / name}: .*cannot be read as speech"):
         audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
+
+
+def test_a_bad_file_is_named_once(tmp_path, caplog):
+    """soundfile's error names it, too, and so did the warning of fairseq-interactive."""
+    path, task = tmp_path / "text.wav", SpeechToTextTask.__new__(SpeechToTextTask)
+    path.write_bytes(b"RIFF is how a WAV begins")
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: [\w ]+\.$"):
+        audio_utils.get_features_or_waveform(str(path))
+    assert not interactive._is_readable(str(path), task, None, None)
+    assert caplog.messages == [f"{path}: cannot be read as speech: Format not recognised.: left empty"]
 
 
 def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monkeypatch, caplog):
