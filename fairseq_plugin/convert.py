@@ -110,7 +110,7 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     hf = command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
-    found = "a dictionary, or the folder of binarized data (default: the folder named in the checkpoint)"
+    found = "a dictionary, or its folder (default: the data named in the checkpoint, or if it names none, IN's folder)"
     hf.add_argument("--dictionary", type=Path, metavar="PATH", help=found)
     split = "the sentencepiece model of the training text (default: split at spaces)"
     hf.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help=split)
@@ -122,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
         if args.command == "hf":
-            write_hugging_face(state, args.output, args.dictionary, args.sentencepiece_model)
+            data = args.dictionary or Path(_data(state) or args.input.parent)
+            write_hugging_face(state, args.output, data, args.sentencepiece_model)
             return
         if args.command == "unshare":
             state = unshare_checkpoint(state)
@@ -134,13 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
 
 
-def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | None, pieces: Path | None) -> None:
+def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Path | None) -> None:
     """Writes a checkpoint as a folder for transformers, atomically.
 
     Args:
         state: a checkpoint of a looped model.
         folder: must not exist.
-        dictionary: the dictionary, or the folder of the binarized data; None for the folder named in the checkpoint.
+        dictionary: the dictionary, or the folder of the binarized data.
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
@@ -159,10 +160,14 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path | N
     logger.info("wrote %s (%s)", folder, config["architectures"][0])
 
 
-def _dictionaries(state: dict[str, Any], data: Path | None, is_translation: bool) -> list[Path]:
+def _data(state: dict[str, Any]) -> str:
+    """The first folder of the data with which a model was trained; "" if the checkpoint names none."""
+    return str(vars(_run_options(state, _model_options(state))).get("data") or "").split(os.pathsep)[0]
+
+
+def _dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Path]:
     """The files of a model's dictionaries, the source's first. Raises ValueError, naming a missing file."""
     options = vars(_run_options(state, _model_options(state)))
-    data = data or Path(str(options.get("data", "")).split(os.pathsep)[0])
     if not data.exists():
         raise ValueError(f"--dictionary={data}: no such file or folder")
     names = ["dict.txt"]

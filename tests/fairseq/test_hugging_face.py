@@ -10,6 +10,7 @@ from fairseq.data import Dictionary  # noqa: E402
 
 from fairseq_plugin import convert  # noqa: E402
 from fairseq_plugin.conversion.hugging_face import converted  # noqa: E402
+from fairseq_plugin.models.ringformer import WEIGHTS  # noqa: E402
 from tests.fairseq.test_convert import REJECTED  # noqa: E402
 from tests.support import language, models  # noqa: E402
 
@@ -166,3 +167,13 @@ def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
     greedy = fsmt.generate(**batch, num_beams=1, max_new_tokens=4)
     assert greedy[:, 0].eq(target.eos()).all()
     assert greedy[:, 1].tolist() == expected[:, 0].argmax(1).tolist()
+
+
+def test_the_model_of_the_package_translates_with_the_dictionaries_beside_it(tmp_path):
+    shipped, folder = WEIGHTS / "ringformer_tiny.numbers", tmp_path / "numbers"
+    pieces = shipped / "sentencepiece.bpe.model"
+    convert.main(["hf", str(shipped / "model.pt"), str(folder), "--sentencepiece-model", str(pieces)])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    fsmt = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokens = fsmt.generate(**tokenizer("four thousand and twenty-one", return_tensors="pt"), num_beams=1)
+    assert tokenizer.decode(tokens[0], skip_special_tokens=True) == "viertausendeinundzwanzig"
