@@ -33,7 +33,8 @@ def reject_unequal_sides(args: Namespace) -> None:
     check_ranges(args)
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
-        for prefix in (getattr(args, option) or "").split(","):
+        given = getattr(args, option) or ""
+        for prefix in [given] if option == "trainpref" else given.split(","):  # of a training set, there is just one
             if prefix:
                 _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
 

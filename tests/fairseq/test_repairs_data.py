@@ -6,9 +6,11 @@ import io
 
 import numpy as np
 import pytest
+from fairseq import options
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.huffman import HuffmanCodeBuilder
 from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
+from fairseq_cli import preprocess
 
 from fairseq_plugin.repairs import data
 from tests.support import cli, models, searching
@@ -46,6 +48,17 @@ def test_huffman_codes_are_read(words):
     builder.add_symbols("a", "a", "b", "c")
     coder = builder.build_code()
     assert [node.symbol for node in coder.decode(coder.encode(words))] == words
+
+
+def test_a_comma_in_the_name_of_a_training_set_is_no_separator(tmp_path):
+    """fairseq splits the names of the other sets only."""
+    for language in ("en", "de"):
+        (tmp_path / f"a,b.{language}").write_text("one\n", encoding="utf-8")
+    words = ["--source-lang=en", "--target-lang=de", f"--destdir={tmp_path}", f"--trainpref={tmp_path / 'a,b'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(words))
+    assert (tmp_path / "train.en-de.de.bin").exists()
+    with pytest.raises(FileNotFoundError, match=f"^--validpref: {tmp_path / 'a'}.en: no such file"):
+        preprocess.main(options.get_preprocessing_parser().parse_args([*words, f"--validpref={tmp_path / 'a,b'}"]))
 
 
 @pytest.mark.parametrize("source", ["-", "file"])
