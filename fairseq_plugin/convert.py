@@ -152,7 +152,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
     args = _model_options(state)
     config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
     files = _dictionaries(state, dictionary, config["model_type"] == "fsmt")
-    dictionaries = [Dictionary.load(str(path)) for path in files]
+    dictionaries = [_load_dictionary(path) for path in files]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
         hugging_face.write(Path(parent) / "model", config, weights, dictionaries, pieces)
@@ -179,6 +179,14 @@ def _dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> li
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
     return found
+
+
+def _load_dictionary(path: Path) -> Dictionary:
+    """Loads a dictionary. Raises ValueError, naming the file, if it is none; fairseq's errors do not all name it."""
+    try:
+        return Dictionary.load(str(path))
+    except Exception as error:  # of fairseq, which raises this type where the text is not UTF-8
+        raise ValueError(f"--dictionary={path}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -149,8 +149,8 @@ def write(
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
-        ValueError: if a dictionary and the model have different numbers of symbols, or the sentencepiece model is
-            neither BPE nor unigram.
+        ValueError: if a dictionary and the model have different numbers of symbols, or `pieces` is no sentencepiece
+            model, or one that is neither BPE nor unigram.
     """
     from safetensors.torch import save_file
 
@@ -200,7 +200,7 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
         template: the special tokens around a text `$A`, such as `$A </s>`.
 
     Raises:
-        ValueError: if the sentencepiece model is neither BPE nor unigram.
+        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
     """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -231,13 +231,17 @@ def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
     beyond the embedding, which the model rejects; a unigram model segments it into known pieces.
 
     Raises:
-        ValueError: if the sentencepiece model is neither BPE nor unigram.
+        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
     """
+    from google.protobuf.message import DecodeError
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import models
 
     proto = ModelProto()
-    proto.ParseFromString(pieces.read_bytes())
+    try:
+        proto.ParseFromString(pieces.read_bytes())
+    except DecodeError:
+        raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
     scores = {piece.piece: piece.score for piece in proto.pieces}
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         worst = min(scores.values()) - 10

@@ -177,3 +177,20 @@ def test_the_model_of_the_package_translates_with_the_dictionaries_beside_it(tmp
     fsmt = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokens = fsmt.generate(**tokenizer("four thousand and twenty-one", return_tensors="pt"), num_beams=1)
     assert tokenizer.decode(tokens[0], skip_special_tokens=True) == "viertausendeinundzwanzig"
+
+
+@pytest.mark.parametrize(
+    ("option", "data", "message"),
+    [
+        ("--sentencepiece-model", b"four 1", "not a sentencepiece model"),
+        ("--dictionary", b"four", "Incorrect dictionary format"),
+        ("--dictionary", b"\xff 1", "Incorrect encoding detected"),
+    ],
+)
+def test_files_of_another_kind_are_named(option, data, message, tmp_path, rejected):
+    """Neither sentencepiece's error nor one of fairseq's two names the file."""
+    given, folder = tmp_path / "given", tmp_path / "numbers"
+    given.write_bytes(data)
+    words = ("hf", WEIGHTS / "ringformer_tiny.numbers" / "model.pt", folder, option, given)
+    assert f"{option}={given}: {message}" in rejected(convert.main, *words)
+    assert not folder.exists()
