@@ -66,7 +66,7 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
         ValueError: if there are none.
     """
     args = state.get("args") or (state.get("cfg") or {}).get("model")
-    if args is None:
+    if not args:
         raise ValueError("IN: holds no options of a model, under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or args._name
@@ -129,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             state = unshare_checkpoint(state)
         else:
             state = share_checkpoint(state, args.strategy, args.unique_layers, args.rank)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))
     checkpoint_utils.torch_persistent_save(state, str(args.output))

@@ -158,12 +158,10 @@ def _explained(path: str | Path) -> Iterator[None]:
         yield
     except pickle.UnpicklingError as error:
         raise CheckpointError(_explanation(path, str(error))) from None
-    except (EOFError, RuntimeError):
-        wrong = damage(path)
-        if wrong is None:
-            raise
-        raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
-    except (KeyError, TypeError) as error:
+    except (EOFError, KeyError, RuntimeError, TypeError) as error:
+        wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
+        if wrong is not None:
+            raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
         raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
 
 

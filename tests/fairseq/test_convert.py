@@ -11,6 +11,7 @@ from fairseq import models as fairseq_models
 from fairseq_plugin import convert
 from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.models.ringformer import WEIGHTS
 from fairseq_plugin.repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech
 from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
@@ -288,6 +289,7 @@ def foreign(**state) -> dict:
     ("state", "message"),
     [
         (foreign(args=None), "holds no options of a model"),
+        (foreign(args=None, cfg={"model": {}}), "holds no options of a model"),
         (foreign(args=Namespace(arch="nothing")), "--arch nothing: must be "),
         (foreign(), "--arch transformer: does not fit the weights: Missing key"),
     ],
@@ -295,6 +297,14 @@ def foreign(**state) -> dict:
 def test_foreign_checkpoints_are_rejected_by_name(state, message):
     with pytest.raises(ValueError, match=message):
         convert.share_checkpoint(state, "cycle", 1, None)
+
+
+def test_the_folder_of_the_result_is_made(tmp_path, rejected):
+    """Writing would be tried three times, and each wait for a disk that may recover."""
+    shipped, out = WEIGHTS / "ringformer_tiny.numbers" / "model.pt", tmp_path / "new" / "out.pt"
+    convert.main(["unshare", str(shipped), str(out)])
+    assert load_safely(out)["args"].arch == "transformer"
+    assert "Not a directory" in rejected(convert.main, "unshare", shipped, out / "below" / "out.pt")
 
 
 @pytest.mark.slow

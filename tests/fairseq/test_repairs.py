@@ -118,9 +118,10 @@ class TestCheckpoints:
         with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint that can be read safely"):
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
-    def test_another_programs_checkpoint_is_named(self, tmp_path):
+    @pytest.mark.parametrize("state", [{"state_dict": {}}, torch.zeros(3), [1]], ids=["other keys", "tensor", "list"])
+    def test_another_programs_checkpoint_is_named(self, state, tmp_path):
         path = tmp_path / "other.pt"
-        torch.save({"state_dict": {}}, path)
+        torch.save(state, path)
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
             with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint of fairseq "):
                 load(str(path))
