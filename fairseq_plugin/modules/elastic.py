@@ -159,7 +159,8 @@ class ElasticModel(ConfiguredModel):
 
 def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
     """The class of a criterion with the methods of :class:`ElasticCriterion` before its own."""
-    return type(kind.__name__, (ElasticCriterion, kind), {})
+    about = {"__module__": kind.__module__}  # it is whose the criterion is
+    return type(kind.__name__, (ElasticCriterion, kind), about)
 
 
 class ElasticCriterion(FairseqCriterion):

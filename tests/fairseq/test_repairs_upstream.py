@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, models
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_plugin.compare import TextComparison
+from fairseq_plugin.modules.elastic import elastic_criterion
 from fairseq_plugin.repairs import audio
 from fairseq_plugin.repairs.replace import is_known
 from tests.support import upstream
@@ -301,3 +303,10 @@ def test_what_a_user_s_task_can_do_is_not_known():
     own = type("Own", (TranslationTask,), {"__module__": "somewhere.tasks"})
     assert is_known(TranslationTask)
     assert not is_known(own)
+
+
+def test_a_user_s_criterion_stays_the_user_s_with_elastic_depth():
+    """It may be able to train an adaptive softmax."""
+    own = type("Own", (CrossEntropyCriterion,), {"__module__": "somewhere.criterions"})
+    assert is_known(elastic_criterion(CrossEntropyCriterion))
+    assert not is_known(elastic_criterion(own))
