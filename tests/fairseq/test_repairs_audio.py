@@ -102,6 +102,8 @@ def test_a_bad_file_is_named_once(tmp_path, caplog):
     path.write_bytes(b"RIFF is how a WAV begins")
     with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: [\w ]+\.$"):
         audio_utils.get_features_or_waveform(str(path))
+    with pytest.raises(ValueError, match=rf"^{path}:5:3: cannot be read as speech: AssertionError$"):  # without words
+        audio_utils.get_features_or_waveform(f"{path}:5:3")
     assert not interactive._is_readable(str(path), task, None, None)
     assert caplog.messages == [f"{path}: cannot be read as speech: Format not recognised.: left empty"]
 
