@@ -63,9 +63,9 @@ class AutomatonTask(AnswerTask):
                 raise ValueError(f"--steps={self.cfg.steps}: must be >= {most}, the largest number of passes")
         return model
 
-    def build_criterion(self, cfg, from_checkpoint: bool = False):
+    def build_criterion(self, cfg, *from_checkpoint: bool):  # which fairseq 0.12.2 does not have
         """Raises ValueError if the criterion cannot choose among the targets of `--pass-steps`."""
-        criterion = super().build_criterion(cfg, from_checkpoint)
+        criterion = super().build_criterion(cfg, *from_checkpoint)
         if self.cfg.pass_steps and not isinstance(criterion, AnswerCrossEntropy):
             raise ValueError(f"--criterion={cfg._name}: must be answer_cross_entropy with --pass-steps")
         return criterion
