@@ -233,15 +233,15 @@ def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
     Raises:
         ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
     """
-    from google.protobuf.message import DecodeError
+    from sentencepiece import SentencePieceProcessor
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import models
 
-    proto = ModelProto()
     try:
-        proto.ParseFromString(pieces.read_bytes())
-    except DecodeError:
+        model = SentencePieceProcessor(model_proto=pieces.read_bytes()).serialized_model_proto()
+    except RuntimeError:
         raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
+    proto = ModelProto.FromString(model)
     scores = {piece.piece: piece.score for piece in proto.pieces}
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         worst = min(scores.values()) - 10
