@@ -96,7 +96,6 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
         return False
     most = _longest_source(max_positions)
     try:
-        text.encode()  # raises for half a surrogate pair, which sentencepiece rejects in terms of C++
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
     except (OSError, RuntimeError, ValueError) as error:
         named = str(error).startswith(text)  # by the error of an audio file

@@ -7,7 +7,6 @@ import torch
 from num2words import num2words
 
 from fairseq_plugin.models.ringformer import WEIGHTS, RingFormer
-from fairseq_plugin.repairs import interactive
 from fairseq_plugin.repairs.checkpoints import load_safely
 
 NAMES = sorted(RingFormer.hub_models())
@@ -35,15 +34,6 @@ def test_an_argument_that_is_no_option_is_rejected():
     assert RingFormer.from_pretrained(NAMES[0], **known).models[0].eight_bits
     with pytest.raises(ValueError, match="^draft_pases: not an option of ringformer_tiny$"):
         RingFormer.from_pretrained(NAMES[0], **known, draft_pases=2)
-
-
-def test_half_a_surrogate_pair_is_told_in_the_terms_of_python(caplog):
-    """No file in UTF-8 has one, but a program's own standard input may; sentencepiece's error is about C++."""
-    hub = RingFormer.from_pretrained(NAMES[0])
-    assert interactive._is_readable("four", hub.task, (99, 99), hub.apply_bpe)
-    assert not interactive._is_readable("four \ud800", hub.task, (99, 99), hub.apply_bpe)
-    (said,) = caplog.messages
-    assert re.fullmatch(r"four \ud800: .* position 5: surrogates not allowed: left empty", said)
 
 
 @pytest.mark.parametrize("name", NAMES)
