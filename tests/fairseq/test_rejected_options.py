@@ -165,10 +165,10 @@ def test_bad_values_from_python_are_rejected_by_name(arch, options, message):
         build_architecture(arch, words, words, **options)
 
 
-@pytest.mark.parametrize("arch", ["cycle_lm", "ilr_small"])
-def test_a_negative_deviation_of_a_language_model_is_rejected_by_name(arch):
+@pytest.mark.parametrize("name", ["cycle_lm", "ilr_small"])
+def test_a_negative_deviation_of_a_language_model_is_rejected_by_name(name):
     with pytest.raises(ValueError, match="^embedding_std=-1.0: must be >= 0$"):
-        build_language_model(arch, numbered_dictionary(9), embedding_std=-1.0)
+        build_language_model(name, numbered_dictionary(9), embedding_std=-1.0)
 
 
 def test_an_option_for_the_longest_text_replaces_the_common_one():
