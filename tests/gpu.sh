@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that a GPU can show, in about 10 minutes and without a network: `make gpu`, or tests/gpu.sh on a machine that
-# has torch, timm, pytest and fairseq installed. A stage that fails or runs too long does not stop those behind it; the
-# table at the end says how each went, and the exit status is the number of those that failed. Trainings run four at a
-# time, benchmarks alone and before all but the first trainings.
+# has torch, timm, pytest with xdist, and fairseq installed. A stage that fails or runs too long does not stop those behind
+# it; the table at the end says how each went, and the exit status is the number of those that failed. Trainings run four
+# at a time, benchmarks alone and before all but the first trainings.
 #
 #   OUT      where logs and checkpoints are written (default out/gpu)
 #   UPDATES  updates of each training (default 100)
@@ -87,7 +87,7 @@ images() {
 export -f corpus images
 export OUT PYTHON
 stage environment 60 "$PYTHON" -m torch.utils.collect_env
-stage tests 240 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider tests/test_gpu.py
+stage tests 240 "$PYTHON" -m pytest -q -n 4 -m gpu -p no:cacheprovider tests/test_gpu.py
 stage corpus 60 bash -c corpus
 stage images 60 bash -c images
 translate fp32 ringformer_base &

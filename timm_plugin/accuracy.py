@@ -21,7 +21,7 @@ from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, make_loaders
-from timm_plugin.training.options import devices
+from timm_plugin.training.options import has_device
 
 
 def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
@@ -39,8 +39,7 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     if eight_bits:
         quantise_(model)
     try:
-        trained = torch.device(args.device)
-        device = torch.device("cpu") if eight_bits or trained.type not in devices() else trained
+        device = torch.device(args.device if has_device(args.device) and not eight_bits else "cpu")
         *sets, args.num_classes = datasets(args)
         if args.num_classes != model.num_classes:
             raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")

@@ -26,7 +26,7 @@ from recurrence.loop import Loop
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
 from timm_plugin.training.data import labels, preprocessed
-from timm_plugin.training.options import SPLITS, key_value
+from timm_plugin.training.options import SPLITS, has_device, key_value
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -77,11 +77,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--checkpoint={args.checkpoint}: no such file")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
-    model = load(args.checkpoint, args.model, **dict(args.model_kwargs))
-    try:
-        model = model.to(args.device)
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"--device={args.device}: must be a device of this machine") from error
+    if not has_device(args.device):
+        raise ValueError(f"--device={args.device}: must be a device of this machine")
+    model = load(args.checkpoint, args.model, **dict(args.model_kwargs)).to(args.device)
     loops = require_loops(model)
     if model.in_chans != 3:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")

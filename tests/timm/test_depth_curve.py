@@ -95,6 +95,7 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
         (tmp_path / "empty",): "empty: Found 0 images",
         (tmp_path / "one",): f"IMAGES={tmp_path}/one: must have 2 classes, as the model, not 1",
         (images, "--device", "abacus"): "--device=abacus: must be a device of this machine",
+        (images, "--device", "meta"): "--device=meta: must be a device of this machine",
         (images, "--model-kwargs", "depth"): "argument --model-kwargs: 'depth': must be key=value",
         (images, "--batch-size", "0"): "--batch-size=0: must be >= 1",
         (images, "--checkpoint", "missing"): "--checkpoint=missing: no such file",

@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 import timm
+import torch
 
 from tests.support import cli
 from tests.support.image_training import MODEL, SMALL, TEACHER, flags
@@ -80,6 +81,13 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, mes
 def test_weights_that_are_not_downloaded_are_not_called_missing_files(images, tmp_path, rejected, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "{'img_size': 16}: An error happened" in rejected(train.main, *flags(images, tmp_path / "run", *TEACHER))
+
+
+def test_a_device_is_an_accelerator_that_is_there_or_the_processor(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert all(map(options.has_device, ["cpu", "cuda", "cuda:0", "cuda:1"]))
+    assert not any(map(options.has_device, ["cuda:2", "xpu", "meta", "abacus", ""]))
 
 
 def test_every_rule_has_a_case():

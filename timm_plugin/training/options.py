@@ -24,10 +24,17 @@ def is_policy(text: str) -> bool:
     return True
 
 
-def devices() -> set[str]:
-    """The types of device on this machine."""
+def has_device(name: str) -> bool:
+    """Whether this machine has a device, such as `cpu`, `cuda` or `cuda:1`."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        return False
+    if device.type == "cpu":
+        return True
     accelerator = torch.accelerator.current_accelerator()
-    return {"cpu"} | ({accelerator.type} if accelerator else set())
+    found = accelerator is not None and accelerator.type == device.type
+    return found and (device.index or 0) < torch.accelerator.device_count()
 
 
 RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
@@ -56,7 +63,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     ),
     "aa": (is_policy, f"must be {TRIVIAL}, or a policy of timm such as rand-m9-mstd0.5-inc1"),
     "dataset": (lambda value: not value or value.lower().startswith("torch/"), "must be torch/NAME"),
-    "device": (lambda value: value.partition(":")[0] in devices(), "must be a device of this machine"),
+    "device": (has_device, "must be a device of this machine"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
     "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
 }
