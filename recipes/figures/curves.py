@@ -79,7 +79,9 @@ def main(arguments: list[str] | None = None) -> None:
     stages = "valid1: a second validation subset; train_inner: means over the updates since the previous line"
     add("--stage", choices=STAGES, default="valid", help=stages)
     add("--nats", action="store_true", help="convert y, a loss of fairseq, from base 2 to nats")
-    add("--unit", help="unit of y on its axis (default: bits, or nats with --nats)")
+    add(
+        "--unit", help="unit of y on its axis (default for losses: bits in fairseq's logs, nats with --nats and timm's)"
+    )
     add("--title", default="")
     add("--reference", type=reference, action="append", default=[], metavar="NAME=VALUE", help="draw a dotted line")
     options = command_line.parse_args(arguments)
@@ -89,9 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         command_line.error(str(error))
     quantity = re.sub(r"^(valid\d*|eval|train)_", "", y).replace("_", " ")
-    unit = options.unit or ("nats" if options.nats else "bits")
+    natural = options.nats or all(log.suffix == ".csv" for _, log in options.runs)
+    unit = options.unit or ("" if not y.endswith("loss") else "nats" if natural else "bits")
     stage = "train_inner" if y.startswith("train_") else options.stage  # a line of summary.csv has both
-    names = AXES[options.x], f"{STAGES[stage]} {quantity}, {unit}"
+    names = AXES[options.x], f"{STAGES[stage]} {quantity}{unit and f', {unit}'}"
     draw(runs, options.reference, names, options.output, options.title)
 
 

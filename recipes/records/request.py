@@ -122,7 +122,8 @@ def read_request(environment: Mapping[str, str], words: list[str]) -> Request:
     values = {name.lower(): value for name, value in given.items() if name.lower() in Request.model_fields}
     if named in given:
         values["seeds"] = given[named].split()
-    values["threads"] = given.get("THREADS") or environment.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
+    outer, *_nested = environment.get("OMP_NUM_THREADS", "").split(",")
+    values["threads"] = given.get("THREADS") or outer or len(os.sched_getaffinity(0))
     try:
         request = Request(flags=flags, **values)
     except ValidationError as error:

@@ -143,6 +143,8 @@ def carry_out(recipe: str, words: list[str]) -> None:
         raise TableError(f"usage: {recipe} ROW|all|list [flags]; list shows the rows")
     name, *flags = words
     if name == "list":
+        if flags:
+            raise TableError(f"list {' '.join(flags)}: list takes no row and no flags")
         print(*listed(table), sep="\n")
         return
     row = flags.pop(0) if name == "folder" and flags else name

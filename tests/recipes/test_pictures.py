@@ -160,10 +160,12 @@ def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
     logs = [f"{name}={runs / name / 's1' / 'summary.csv'}" for name in RUNS]
     found = drawn(curves, tmp_path / "top1.png", *logs, "--x", "epoch", "--y", "eval_top1", "--unit", "%")
     assert [row["run"] for row in found] == [name for name in RUNS for _ in range(2)]
-    *_, last = drawn(curves, tmp_path / "loss.png", logs[0], "--y", "train_loss", "--unit", "nats")
+    *_, last = drawn(curves, tmp_path / "loss.png", logs[0], "--y", "train_loss")
     assert list(last) == ["run", "updates", "training loss, nats"]
     log, output = tmp_path / "train.log", tmp_path / "loss.svg"
     log.write_text(trained.log)
+    assert list(drawn(curves, output, f"numbers={log}")[0]) == ["run", "updates", "validation loss, bits"]
+    assert list(drawn(curves, output, f"numbers={log}", "--y", "valid_ppl")[0])[-1] == "validation ppl"
     *_, last = drawn(curves, output, f"numbers={log}", "--nats", "--reference", "chance=3")
     logged = cli.logged(trained.log, "valid")[-1]
     assert float(last["updates"]) == logged["valid_num_updates"]

@@ -187,9 +187,16 @@ def test_flags_of_the_image_trainer_are_whole_words(tmp_path, capsys):
 
 def test_usage_and_list():
     assert "usage: " in recipe("ringformer/table1.sh", fails=True)
+    assert "error: list static: list takes no row and no flags" in recipe(
+        "ringformer/table4.sh", "list", "static", fails=True
+    )
     lines = recipe("ringformer/table4.sh", "list").splitlines()
     assert [line.split("\t")[0] for line in lines] == list(NAMED["ringformer/table4"].runs)
     assert lines[0].split("\t")[1:4] == ["ringformer_tiny", "static signal", "H/F 128/512, P* 0.46M, BLEU 23.35"]
+
+
+def test_nested_threads_of_openmp_count_at_the_outer_level():
+    assert request.read_request({"OMP_NUM_THREADS": "2,1"}, []).threads == 2
 
 
 def test_a_row_is_found_by_the_name_of_its_architecture():
