@@ -96,6 +96,12 @@ def test_bad_files_are_rejected_by_name(name, data, tmp_path):
         audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
 
 
+@pytest.mark.parametrize("name", ["none.wav", "none.npy", "none.zip:1:2"])
+def test_a_missing_file_is_called_missing(name, tmp_path):
+    with pytest.raises(OSError, match=rf"^{tmp_path / name}: cannot be read as speech: (no such file|File not found)"):
+        audio_utils.get_features_or_waveform(str(tmp_path / name), use_sample_rate=16000)
+
+
 def test_a_bad_file_is_named_once(tmp_path, caplog):
     """soundfile's error names it, too, and so did the warning of fairseq-interactive."""
     path, task = tmp_path / "text.wav", SpeechToTextTask.__new__(SpeechToTextTask)
