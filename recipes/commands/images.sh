@@ -5,7 +5,7 @@
 #   smoke  an eighth of the width, images of 64 pixels, one epoch on the 1,000 test images of CIFAR-10 if DATA_ROOT holds
 #          cifar10.tar, otherwise on scikit-learn's digits; only shows that the row works
 #   small  CIFAR-10 at 64 pixels, 2,000 updates of 50 images, widths divided by DIVISOR
-#   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, at the row's own size
+#   long   CIFAR-10 at 64 pixels, 60 epochs of random crops and flips, widths divided by DIVISOR where it is set for this scale
 #   paper  the data and the settings of the table
 # CIFAR10 is full or jpeg, all of CIFAR-10; 5000, a tenth of its images (see cifar10/prepare.sh); or digits. SIZE has the arguments
 # of a smaller model, one per line (see records/commands.py). HELD_OUT=1 trains without the images held out of the training set, and
