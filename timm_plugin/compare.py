@@ -75,7 +75,9 @@ class ImageComparison(Comparison):
 
     def rows(self, names: Sequence[str]) -> list[Row]:
         once, config = self._unshared(self.blocks), self.looped.config
-        flags = {"looped": self.words, "once": once, "storage": once, "deep": self._unshared(self.passes)}
+        flags = {"looped": self.words, "once": once, "storage": once}
+        if "deep" in names:
+            flags["deep"] = self._unshared(self.passes)
         if "storage" in names and count.stored(self._build(once, "meta")) != count.stored(self.looped):
             flags["storage"] = self._as_large(self.blocks, config.more_heads, widest)
         if "narrow" in names:

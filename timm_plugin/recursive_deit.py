@@ -134,8 +134,14 @@ class RecursiveDeiTConfig(RecursiveConfig):
             trunc_normal_(model.cls_token, std=0.02)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
-        """Also without low-rank terms."""
-        return {**super().unshared(blocks), "residual_rank": None, "terms": None}
+        """Also without low-rank terms. A projection after each run of the stack follows the one run."""
+        found = {**super().unshared(blocks), "residual_rank": None, "terms": None}
+        if not self.nll or self.loop_order != "external":
+            return found
+        if tuple(blocks) != (self.depth,):
+            rule = "has a projection after each run of the stack, which no stack that runs once has"
+            raise ValueError(f"loop_order='external': with nll=True {rule}; leave the rows narrow and deep out")
+        return {**found, "loop_order": self.loop_order}
 
 
 DEIT_TINY = dict(embed_dim=192, depth=12, num_heads=3)

@@ -48,6 +48,17 @@ def test_controls_of_every_model(structure):
         assert old.qkv.in_features * new.heads == new.qkv.in_features * old.heads
 
 
+def test_a_projection_after_each_run_of_the_stack_follows_its_one_run():
+    sizes = dict(depth=2, loops=3, img_size=32, loop_order="external", nll=True)
+    model = timm.create_model("recursive_deit_tiny", **sizes)
+    once = control("recursive_deit_tiny", model, [2])
+    projections = [[own.projection is not None for own in each.loop.own] for each in (model, once)]
+    assert projections == [[False, True] * 3, [False, True]]
+    assert count.stored(once) < count.stored(model)
+    with pytest.raises(ValueError, match="loop_order='external': with nll=True .*; leave the rows narrow and deep out"):
+        model.config.unshared([6])
+
+
 def test_a_pyramid_is_widened_to_even_widths():
     assert vision.fresh("sret_t", embed_dim=10).config.more_heads(2, 0)["embed_dim"] == 30
 
