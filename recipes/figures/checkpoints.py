@@ -79,7 +79,7 @@ class ImageRun:
 
 
 class TextRun:
-    """A run of fairseq-train: the model in eval mode, its layers per side, and the task that holds the sentences.
+    """A run of fairseq-train: the model in eval mode, and the task that holds the sentences.
 
     Args:
         checkpoint: any checkpoint of the run.
@@ -93,9 +93,7 @@ class TextRun:
         if is_image_model(checkpoint):
             raise ValueError(f"{checkpoint}: must be a checkpoint of fairseq-train (.pt)")
         overrides = {} if data is None else {"data": data}
-        models, settings, self.task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
-        sides = ("encoder", "decoder")
-        self.layers = {side: getattr(settings.model, f"{side}_layers", None) for side in sides}
+        models, _, self.task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], overrides)
         self.model: nn.Module = models[0].float().eval()
 
     def batches(self, count: int, batch: int, split: str = "valid") -> Iterator[dict]:

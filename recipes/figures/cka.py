@@ -3,7 +3,7 @@
     python recipes/figures/cka.py A=RUN/checkpoint_best.pt B=OTHER/checkpoint_best.pt --output cka.svg
 
 Two translation or language models are compared over the tokens of the same sentences, without padding, separately for
-encoder and decoder, after each layer; if a layer consists of several passes, as in One Wide FFN, after its last pass.
+encoder and decoder, after each layer: each pass, or in One Wide FFN each attention with the FFN that follows it.
 CKA is 1 if two representations are equal up to rotation and scale. The numbers are saved next to the picture, as CSV.
 If both models have as many layers, the mean over corresponding layers is printed, with its 95 % interval (a bootstrap
 over the minibatches).
@@ -24,6 +24,7 @@ from pictures import BLACK, WHITE, labelled, page, parser, save
 from torch import Tensor, nn
 
 from recurrence.analysis.record import recorded_states
+from recurrence.loop import Loop, named_loops
 
 Layers = dict[str, list[Tensor]]
 RESAMPLES = 1000
@@ -93,25 +94,25 @@ def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
     model(*inputs, **named)
 
 
-def after_layers(states: list[Tensor], layers: int | None) -> list[Tensor]:
-    """Of the states after each pass, those after each layer, which may consist of several passes."""
-    passes = len(states) // layers if layers and len(states) % layers == 0 else 1
-    return states[passes - 1 :: passes]
+def layer_ends(loop: Loop) -> list[int]:
+    """Which of the passes that a loop runs end a layer: all but those with an FFN alone behind them."""
+    attends = [loop.blocks[loop.order[index]].self_attn is not None for index in loop.running]
+    return [number for number, next_attends in enumerate([*attends[1:], True]) if next_attends]
 
 
 def text_layers(run: TextRun, samples: int, batch: int, split: str) -> Iterator[Layers]:
     """For each batch of sentences, the states after each layer of each side, (tokens without padding, C)."""
-    pad, layers = run.task.target_dictionary.pad(), run.layers
+    pad, loops = run.task.target_dictionary.pad(), named_loops(run.model)
     with recorded_states(run.model) as states:
         for inputs in run.batches(samples, batch, split):
             evaluate(run.model, **inputs)
             source = inputs["src_tokens"]
             tokens = {"encoder": source, "decoder": inputs.get("prev_output_tokens", source)}
             sides = {}
-            for loop, passes in states.items():
-                side = loop.partition(".")[0]
+            for name, passes in states.items():
+                side = name.partition(".")[0]
                 kept = tokens[side].ne(pad)
-                sides[side] = [state[kept] for state in after_layers(passes, layers.get(side))]
+                sides[side] = [passes[number][kept] for number in layer_ends(loops[name])]
             yield sides
 
 

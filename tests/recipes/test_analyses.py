@@ -13,6 +13,9 @@ import responses
 import torch
 from torch import Tensor, nn
 
+from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from recurrence.block import Shape
+from recurrence.papers.baselines import one_wide_ffn
 from tests.support import vision
 
 
@@ -73,6 +76,16 @@ def test_minibatch_cka_is_close_to_full_cka_and_unbiased():
 def test_cka_needs_four_samples():
     with pytest.raises(ValueError, match="minibatch of 3: must be >= 4 samples"):
         cka.MinibatchCKA().update([features(3, 2)], [features(3, 2)])
+
+
+def test_a_layer_is_a_pass_or_an_attention_with_the_ffn_behind_it():
+    """The number of layers among the options does not tell: in a reuse map, they run unequally often."""
+    sizes = dict(reuse_map="4,2,1,1", decoder_embed_dim=16, decoder_ffn_embed_dim=16)
+    mapped = build_language_model("ilr_small", numbered_dictionary(9), 8, **sizes).decoder.stack.loop
+    assert cka.layer_ends(mapped) == [0, 1, 2, 3, 4, 5, 6, 7]
+    shape = Shape(width=8, ffn_width=8, heads=2)
+    assert cka.layer_ends(one_wide_ffn(shape, 3)) == [1, 3, 5]
+    assert cka.layer_ends(one_wide_ffn(shape, 3, memory_width=8)) == [0, 1, 2]
 
 
 # Attention distance and response maps
