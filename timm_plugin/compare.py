@@ -49,7 +49,7 @@ class ImageComparison(Comparison):
     diverged = re.compile(r"error: loss (nan|inf)")
 
     def __init__(self, args: Namespace, words: Sequence[str]):
-        self.args, self.words = args, list(words)
+        self.args, self.words = args, _added_up(words)
         self.rest = without(self.words, _add_model_options)
         options.reject_given(args, ["seed"], "is set by --seeds")
         options.reject_given(args, ["resume"], "is always on")
@@ -130,6 +130,15 @@ class ImageComparison(Comparison):
             return []
         warmup = self.args.warmup_epochs * length.total / self.args.epochs
         return ["--epochs", str(length.total), "--warmup-epochs", str(warmup)]
+
+
+def _added_up(words: Sequence[str]) -> list[str]:
+    """The words with all values of an option that adds them up in one place; of other options the last value counts."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--model-kwargs", "--teacher-kwargs"):
+        parser.add_argument(option, dest=option, nargs="*", action="extend")
+    given, rest = parser.parse_known_args(words)
+    return rest + [word for option, values in vars(given).items() if values for word in (option, *values)]
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

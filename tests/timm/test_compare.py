@@ -1,11 +1,14 @@
 """python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
 
+import json
+
 import pandas as pd
 import pytest
 import timm
 
 from recurrence import count
 from recurrence.comparison.rows import Length, widest, widest_below
+from recurrence.comparison.runs import Run, check_begun
 from tests.support import cli, vision
 from timm_plugin import compare
 from timm_plugin.training import options
@@ -84,6 +87,22 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
 def test_wrong_options_are_rejected_before_anything_is_trained(images, tmp_path, rejected, words, rule):
     assert rule in rejected(compare.main, images, "--output", tmp_path / "out", *MODEL, *FLAGS, *words)
     assert not (tmp_path / "out").exists()
+
+
+def test_every_value_of_an_option_that_adds_them_up_tells_runs_apart(images, tmp_path):
+    def run(depth):
+        words = [str(images), "--model-kwargs", f"depth={depth}", *MODEL, *FLAGS, "--output", str(tmp_path)]
+        words.remove("depth=3")
+        comparison = compare.ImageComparison(options.parser("").parse_args(words), words)
+        (row,) = comparison.rows(["looped"])
+        assert row.passes == depth
+        return Run("looped", 1, tmp_path, tuple(comparison.steps(row, 1, tmp_path)), comparison.diverged)
+
+    begun = run(2)
+    (tmp_path / "train.flags").write_text(json.dumps(begun.steps[0].flags))
+    check_begun([begun])
+    with pytest.raises(ValueError, match=r"holds a run of looped with other flags \(--model-kwargs depth="):
+        check_begun([run(4)])
 
 
 def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
