@@ -60,7 +60,7 @@ RESERVED = {
 
 
 # Options of schedules, in updates.
-IN_UPDATES = ("total_num_update", "lr_period_updates", "warmup_steps", "hold_steps", "decay_steps")
+IN_UPDATES = ("total_num_update", "lr_period_updates", "lr_deacy_period", "warmup_steps", "hold_steps", "decay_steps")
 
 
 class TextComparison(Comparison):

@@ -135,15 +135,25 @@ def test_wrong_flags_are_rejected_before_anything_is_trained(corpus, tmp_path, r
     assert not (tmp_path / "out").exists()
 
 
-def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path):
-    stages = ("--lr-scheduler", "tri_stage", "--warmup-steps", "1", "--hold-steps", "2", "--decay-steps", "3")
+@pytest.mark.parametrize(
+    ("stages", "stretched"),
+    [
+        (
+            "tri_stage --warmup-steps 1 --hold-steps 2 --decay-steps 3",
+            "--warmup-steps=2 --hold-steps=4 --decay-steps=6",
+        ),
+        ("step --lr-deacy-period 3", "--lr-deacy-period=6"),  # fairseq spells it so
+    ],
+)
+def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stages, stretched):
+    stages = ("--lr-scheduler", *stages.split())
     words = [str(word) for word in (corpus.data, *FLAGS, "--arch", cli.ARCH, *stages)]
     args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
     comparison = compare.TextComparison(args, words)
     (row,) = comparison.rows(["looped"])
     command = [str(word) for word in comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].command]
     assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
-    assert {"--warmup-steps=2", "--hold-steps=4", "--decay-steps=6"} <= set(command)
+    assert set(stretched.split()) <= set(command)
 
 
 def run(*words) -> str:
