@@ -67,7 +67,10 @@ def loss_surface(model: nn.Module, loss: Callable[[], float], directions: Sequen
 
 
 def mean_loss(run: ImageRun, samples: int, batch: int) -> Callable[[], float]:
-    """A function that evaluates the model's mean cross entropy, in nats, always on the same training images."""
+    """Moves the model to :func:`device`; returns a function that evaluates its mean cross entropy, in nats.
+
+    The images are always the same, of the training set.
+    """
     place = device()
     batches = [(images.to(place), classes.to(place)) for images, classes in run.images(samples, batch, training=True)]
     run.model.to(place)
@@ -84,8 +87,9 @@ def mean_loss(run: ImageRun, samples: int, batch: int) -> Callable[[], float]:
 def surface(checkpoint: Path, steps: Tensor, options) -> Tensor:
     """The losses at the steps along both directions, (steps, steps)."""
     run = ImageRun(checkpoint, options.data)
+    loss = mean_loss(run, options.samples, options.batch)  # moves the model to where it is evaluated
     directions = [filter_normalised(run.model, seed) for seed in range(2)]
-    return loss_surface(run.model, mean_loss(run, options.samples, options.batch), directions, steps)
+    return loss_surface(run.model, loss, directions, steps)
 
 
 def curvature(losses: Tensor, steps: Tensor) -> Tensor:

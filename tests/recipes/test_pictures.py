@@ -1,5 +1,6 @@
 """The commands that draw the papers' figures, on small checkpoints of fairseq's and timm's own trainers."""
 
+import argparse
 import csv
 import re
 import sys
@@ -132,6 +133,17 @@ def test_landscapes(runs, tmp_path, capsys):
     mean, spread = map(float, capsys.readouterr().out.removeprefix("sret_tl: curvature ").split(" +- "))
     assert mean == pytest.approx(sum(second) / 2, rel=0.01, abs=1e-3)
     assert spread == pytest.approx(abs(second[0] - second[1]) / 2**0.5, rel=0.01, abs=1e-3)
+
+
+def test_directions_of_a_landscape_are_on_the_device_of_the_model(runs, monkeypatch):
+    def surface(model, loss, directions, steps):
+        assert {weight.device.type for weight in model.parameters()} == {"meta"}
+        assert {part.device.type for direction in directions for part in direction.values()} == {"meta"}
+
+    monkeypatch.setattr(landscape, "device", lambda: torch.device("meta"))  # as little the processor as a GPU
+    monkeypatch.setattr(landscape, "loss_surface", surface)
+    sizes = argparse.Namespace(data=None, samples=4, batch=4)
+    landscape.surface(runs / "sret_tl" / "s1" / "last.pth.tar", torch.zeros(3), sizes)
 
 
 def test_coefficients_of_the_summary_are_those_of_the_checkpoint(runs, tmp_path):
