@@ -158,7 +158,8 @@ def _tuned(
     for run, values in zip(trials, found):
         losses[run.row].append(values.get("validation", math.inf))
     chosen = {name: args.rates[of_row.index(min(of_row))] for name, of_row in losses.items()}
-    return [_at(chosen["storage" if row.name == "time" else _trained_as(row, rows)], row) for row in rows]
+    trained = {row.name: _trained_as(row, rows) for row in rows}
+    return [_at(chosen[trained["storage" if row.name == "time" else row.name]], row) for row in rows]
 
 
 def _at(rate: float, row: Row) -> Row:

@@ -1,6 +1,7 @@
 """recurrence.comparison: sizes of controls, command lines, paired statistics, runs that continue, and the report."""
 
 import argparse
+import dataclasses
 import json
 import math
 import re
@@ -263,6 +264,24 @@ def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
     used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
     assert {name: f"{rate:g}" for name, rate in used.items()} == best
     assert re.search(r"\| once .*\| +2.5 \|", (tmp_path / "comparison.md").read_text())
+
+
+class Alike(Counting):
+    """`once` stores as much as `looped`, and so is `storage`, too."""
+
+    def rows(self, names):
+        alike = ("once", "storage", "time")
+        return [dataclasses.replace(row(name), flags=("--once",)) if name in alike else row(name) for name in names]
+
+
+@pytest.mark.parametrize(("rates", "rate"), [([], ""), (["--rates", "2,2.5"], "-lr2.5")])
+def test_storage_that_is_once_is_trained_once(tmp_path, rates, rate):
+    compare(Alike(), options("--output", str(tmp_path), "--rows", "once,storage,time", *rates))
+    assert not (tmp_path / "storage").exists()
+    scores = pd.read_csv(tmp_path / "runs.csv").set_index("row").score
+    assert list(scores.index) == ["looped", "once", "storage", "time"]
+    assert scores.notna().all()
+    assert (tmp_path / "time" / f"seed1{rate}").is_dir()
 
 
 def test_no_rate_is_chosen_before_all_have_been_tried(tmp_path):
