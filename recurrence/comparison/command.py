@@ -156,7 +156,7 @@ def _tuned(
     _end_at_failures(found)  # the rate of one that failed may be the best
     losses: dict[str, list[float]] = {run.row: [] for run in trials}
     for run, values in zip(trials, found):
-        losses[run.row].append(values.get("validation", math.inf))
+        losses[run.row].append(math.inf if "failure" in values else values.get("validation", math.inf))
     chosen = {name: args.rates[of_row.index(min(of_row))] for name, of_row in losses.items()}
     trained = {row.name: _trained_as(row, rows) for row in rows}
     return [_at(chosen[trained["storage" if row.name == "time" else row.name]], row) for row in rows]

@@ -218,6 +218,7 @@ class Counting(Comparison):
     """Rows that only write their name; the time of a row is its number of letters."""
 
     length, diverged, score = "updates", re.compile("FloatingPointError"), BLEU
+    too_high = math.inf  # validation at a rate above 3
 
     def rows(self, names):
         return list(map(row, names))
@@ -231,7 +232,7 @@ class Counting(Comparison):
         }
         values["decoding"] = 1.0
         if not math.isnan(row.rate):  # the shorter its name, the higher the rate that suits a row
-            values["validation"] = math.inf if row.rate > 3 else abs(row.rate * len(row.name) - 10)
+            values["validation"] = self.too_high if row.rate > 3 else abs(row.rate * len(row.name) - 10)
         said = appends(folder.parent.parent / "order", f"{folder.relative_to(folder.parent.parent)} ")
         return [step(said if row.rate != 3 else "raise OSError", flags=row.flags, values=values)]
 
@@ -264,6 +265,13 @@ def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
     used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
     assert {name: f"{rate:g}" for name, rate in used.items()} == best
     assert re.search(r"\| once .*\| +2.5 \|", (tmp_path / "comparison.md").read_text())
+
+
+def test_a_rate_without_a_finite_validation_is_not_chosen(tmp_path):
+    comparison = Counting()
+    comparison.too_high = math.nan  # neither less nor more than that at another rate
+    compare(comparison, options("--output", str(tmp_path), "--rows", "once", "--rates", "4,2"))
+    assert set(pd.read_csv(tmp_path / "runs.csv").rate) == {2}
 
 
 class Alike(Counting):
