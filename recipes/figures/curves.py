@@ -86,6 +86,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--reference", type=reference, action="append", default=[], metavar="NAME=VALUE", help="draw a dotted line")
     options = command_line.parse_args(arguments)
     y = options.y or ("loss" if options.stage == "train_inner" else f"{options.stage}_loss")
+    for _, log in options.runs if options.nats else ():
+        if log.suffix == ".csv" or not y.endswith("loss"):
+            command_line.error(f"--nats: converts a loss in a log of fairseq: {y} of {log} is none to base 2")
     try:
         runs = curves(options.runs, options.x, y, options.stage, math.log(2) if options.nats else 1.0)
     except (OSError, ValueError) as error:

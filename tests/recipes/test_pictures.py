@@ -229,6 +229,8 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (landscape, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
         (curves, (tmp_path,), "Is a directory"),
         (curves, (ring, "--y", "valid_bleu", "--x", "epoch"), "valid_bleu: not in"),
+        (curves, (ring, "--y", "eval_loss", "--nats"), "--nats: converts a loss in a log of fairseq: eval_loss of"),
+        (curves, ("train.log", "--y", "valid_ppl", "--nats"), "--nats: converts a loss in a log of fairseq: valid_ppl"),
         (coefficients, (ring,), "summary.csv: has no residual coefficients"),
     ):
         assert message in rejected(tool.main, *words, "--output", tmp_path / "a.svg")
