@@ -11,9 +11,10 @@ which has one line per epoch and includes a model's learnable residual coefficie
 continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit for bit.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
-update; the average of the weights has a warm-up; if there is an average, only the average is evaluated; and
-distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's, from hard
-labels.
+update; batches at the end of an epoch that do not fill an update are skipped; crops are resized with the model's
+interpolation, not a random one; the average of the weights has a warm-up; if there is an average, only the average is
+evaluated; and distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's,
+from hard labels.
 """
 
 import argparse
