@@ -18,7 +18,9 @@ from results_csv import METRICS, append
 # The checkpoint that was scored is the first of these that exists.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
 # What core parameters leave out: word embeddings, positions, convolutions of speech, the output layer, and buffers.
-NOT_CORE = re.compile(r"embed_tokens|embed_positions|subsample|output_projection|version|profiled$|\.offset$")
+NOT_CORE = re.compile(
+    r"embed_tokens|embed_positions|subsample|output_projection|adaptive_softmax|version|profiled$|\.(offset|looping)$"
+)
 
 
 def commit() -> str:

@@ -152,7 +152,11 @@ def test_results_are_only_added_to(tmp_path):
 def test_core_parameters_leave_out_embeddings_outputs_and_buffers(tmp_path):
     own = "encoder.loop.own.0.residuals.0"
     sizes = {"encoder.embed_tokens.weight": 7, "decoder.output_projection.bias": 7, "profiled": 1, f"{own}.offset": 1}
-    sizes |= {"decoder.adaptive_softmax.version": 7, f"{own}.weight": 5, "decoder.layer_norm.weight": 3}
+    sizes |= {
+        f"decoder.adaptive_softmax.{part}": 7 for part in ("version", "head.class_proj.weight", "tail.0.2.weight")
+    }
+    sizes |= {"decoder.adaptive_softmax.head._float_tensor": 1, "encoder.loop.looping": 1}
+    sizes |= {f"{own}.weight": 5, "decoder.layer_norm.weight": 3}
     state = {"model": {name: torch.zeros(size) for name, size in sizes.items()}, "args": None, "cfg": None}
     state |= {"optimizer_history": [{"num_updates": 1, "best_loss": 0}], "last_optimizer_state": None}
     torch.save(state | {"extra_state": {"train_iterator": {"epoch": 1}}}, tmp_path / "checkpoint.pt")
