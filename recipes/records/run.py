@@ -21,8 +21,8 @@ Two flags are the recipe's own, as SCALE and SEED: --scale NAME, --seed NUMBER. 
   GPUS       processes of a training at scale paper, each on one GPU, started by torchrun
   MICRO_BATCH   batch of one process at scale paper; gradients are accumulated up to the table's batch
 
-commands/KIND.sh prints the commands. The folder of a run keeps them (cmd.sh), the environment (env.json), the
-training's log (train.log) and the outcome (metrics.json). Finished runs are skipped, interrupted ones resume.
+commands/KIND.sh prints the commands. The folder of a run keeps them (cmd.sh), the training's environment (env.json) and
+log (train.log), and the outcome (metrics.json). Finished runs are skipped, interrupted ones resume.
 """
 
 import os
@@ -94,7 +94,8 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     command = recorded_command(request, run, seed)
     check_begun(folder, command)
     (folder / "cmd.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
-    collect.write_environment(folder)
+    if not {".training.done", "env.json"} <= {path.name for path in folder.iterdir()}:
+        collect.write_environment(folder)  # of the training, also if the run goes on to its score elsewhere
     home = request.out if request.scale == "smoke" else RECIPES
     results = Path(request.results or home / run.table.folder.name / "results.csv")
     results_csv.check_writable(results)  # now, not after the training

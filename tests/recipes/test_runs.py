@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import commands
@@ -65,6 +67,24 @@ def test_a_diverged_run_is_recorded_in_a_column_of_its_table_and_may_have_other_
         with pytest.raises(execute.StageFailed):
             program.run_row(requested(tmp_path, *flags), NAMED["takase/table1"].runs["cycle"], 1)
     assert {one["metric"] for one in results_csv.read(tmp_path / "takase" / "results.csv")} == {"BLEU newstest2010"}
+
+
+def test_a_run_is_recorded_with_the_machine_that_trained_it(tmp_path, monkeypatch):
+    """Its scoring was interrupted, and went on elsewhere."""
+
+    def stages(_, folder: Path, __) -> None:
+        if not (folder / ".training.done").exists():
+            (folder / ".training.done").touch()
+            raise execute.StageFailed("scoring", 130)
+        (folder / "scores.json").write_text('{"bleu": 5.0}')
+
+    monkeypatch.setattr(program, "run_stages", stages)
+    for machine in ("H100", "H100 elsewhere"):
+        monkeypatch.setattr(program.collect, "device", partial(str, machine))
+        with pytest.raises(execute.StageFailed) if machine == "H100" else nullcontext():
+            program.run_row(requested(tmp_path), NAMED["takase/table1"].runs["cycle"], 1)
+    (found,) = results_csv.read(tmp_path / "takase" / "results.csv")
+    assert (found["value"], found["device"]) == ("5.0", "H100")
 
 
 def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
