@@ -10,7 +10,7 @@ continues an interrupted comparison.
 """
 
 import argparse
-import copy
+import itertools
 import json
 import re
 import sys
@@ -173,8 +173,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_options(parser, output=False)
     args = parser.parse_args(words)
     repairs.apply()
+    rates = args.rates or [args.lr]
+    given = Namespace(**{**vars(args), "lr": rates[0]})
     try:
-        compare(ImageComparison(copy.copy(args), without(words, add_options)), args)
+        comparison = ImageComparison(given, without(words, add_options))
+        for lr, seed in itertools.product(rates, args.seeds):
+            options.check(Namespace(**{**vars(given), "lr": lr, "seed": seed}))
+        compare(comparison, args)
     except ValueError as error:
         parser.error(str(error))
 
