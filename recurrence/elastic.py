@@ -185,13 +185,14 @@ def may_idle(loop: Loop) -> bool:
     return any(idle(loop, indices) for indices in runs)
 
 
-def stops(loop: Loop, running: int, smallest: int = 1) -> list[int]:
+def stops(loop: Loop, running: int, smallest: int = 1, step: int = 1) -> list[int]:
     """The depths below `running`, from `smallest` on, whose state is what a model of that depth would output.
 
-    If depths are drawn, only those that can be.
+    Only multiples of `step` and, if depths are drawn, only those that can be.
     """
     drawn, passes = loop.training_depth.draw, passes_at(loop.order, running)
-    candidates = [depth for depth in range(smallest, running) if drawn is None or depth in drawn.depths]
+    depths = [depth for depth in range(smallest, running) if not depth % step]
+    candidates = [depth for depth in depths if drawn is None or depth in drawn.depths]
     return [depth for depth in candidates if passes_at(loop.order, depth) == passes[:depth]]
 
 

@@ -191,7 +191,7 @@ class ElasticCriterion(FairseqCriterion):
         with recorded_states(loop) as found:
             loss, sample_size, log = super().forward(model, sample, reduce)
         (states,), earlier = found.values(), []
-        for passes in core.stops(loop, len(loop.running), loop.training_depth.smallest):
+        for passes in core.stops(loop, len(loop.running), loop.training_depth.smallest, model.step):
             logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
             earlier.append(super().forward(_GivenOutput(model, logits, passes), sample, reduce)[0])
         mean = sum(earlier) / len(earlier) if earlier else 0

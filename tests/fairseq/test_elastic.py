@@ -158,11 +158,21 @@ def expect_loss(model: nn.Module, arch: str, expected: Tensor, reported: Tensor)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("arch", ["ringformer_base", "cycle", "universal", "s2t_universal"])
-def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch):
-    model = elastic(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5").train()
+@pytest.mark.parametrize(
+    ("arch", "flags", "step"),
+    [
+        ("ringformer_base", [], 1),
+        ("cycle", [], 1),
+        ("universal", [], 1),
+        ("s2t_universal", [], 1),
+        ("cycle_lm", ["--adaptive-softmax-dropout", "0"], 1),
+        ("ilr_small", ["--block-loops", "3", "--inject-embedding"], 3),  # which repeats the entire stack
+    ],
+)
+def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flags, step):
+    model = elastic(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5", *flags).train()
     decoder = model.loops_by_side()["decoder"]
-    ends = range(len(decoder.blocks), decoder.passes + 1)
+    ends = range(len(decoder.blocks), decoder.passes + 1, step)
     *earlier, whole = (loss_at(model, arch, {decoder: depth}) for depth in ends)
     expect_loss(model, arch, whole + 0.5 * sum(earlier) / len(earlier), whole)
 
