@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
+from fairseq.modules.adaptive_softmax import TiedLinear
 from torch import nn
 
 from fairseq_plugin.conversion.upstream import (
@@ -217,9 +218,8 @@ def _adaptive_softmax(decoder: nn.Module) -> StateDict:
     softmax = decoder.adaptive_softmax
     weights = {f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()}
     for name, module in softmax.named_modules():
-        tied = vars(module).get("weight")
-        if tied is not None:
-            weights[f"decoder.adaptive_softmax.{name}.weight"] = tied.detach()
+        if isinstance(module, TiedLinear):
+            weights[f"decoder.adaptive_softmax.{name}.weight"] = module.weight.detach()
     return weights
 
 

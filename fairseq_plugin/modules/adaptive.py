@@ -114,11 +114,22 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
         embedding if args.tie_adaptive_weights else None,
         args.tie_adaptive_proj,
     )
+    owners = {layer.weight: layer for layer in embedding.modules() if isinstance(layer, nn.Embedding | nn.Linear)}
     for tied in (child for child in module.modules() if isinstance(child, TiedLinear)):
-        weight = tied.weight
+        borrow(tied, "owner", owners[tied.weight])
         del tied.weight
-        borrow(tied, "weight", weight)
+        tied.__class__ = _BorrowingLinear
     return _with_written_buffers(module)
+
+
+class _BorrowingLinear(TiedLinear):
+    """Reads its weight from the layer that stores it, so that torch.func can replace it there."""
+
+    owner: nn.Embedding | nn.Linear
+
+    @property
+    def weight(self) -> Tensor:
+        return self.owner.weight
 
 
 def _as_stored(band: nn.Sequential, inputs: tuple, output: Tensor) -> Tensor:

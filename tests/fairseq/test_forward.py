@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, func, nn
 
 from recurrence.analysis.record import recorded_states
 from tests.support import cli, language, models, stacks
@@ -98,6 +98,32 @@ def test_gradient_of_one_matrix_for_all_is_the_sum_of_three(arch):
     (_, gradients), (_, three) = (models.loss_and_gradients(model, inputs) for model in (tied, apart))
     three[f"{keys[0]}.weight"] += three.pop(f"{keys[1]}.weight") + three.pop(f"{keys[2]}.weight")
     torch.testing.assert_close(gradients, three, **EXACT)
+
+
+class Probabilities(nn.Module):
+    """A model's log-probabilities, of which an adaptive softmax is a part."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return models.log_probabilities(self.model, *inputs)[models.is_token(inputs[-1])]
+
+
+@models.every_model
+def test_torch_func_gives_what_autograd_gives(arch):
+    """Also where a matrix has two places."""
+    shared = ["--share-all-embeddings"] if arch in models.ARCHS else []
+    model, inputs = Probabilities(joint(arch, *shared)), models.inputs(arch, symbols=(models.TARGET_SYMBOLS,) * 2)
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        return func.functional_call(model, parameters, inputs).square().mean()
+
+    found = func.grad(loss)({name: parameter.detach() for name, parameter in parameters.items()})
+    expected = torch.autograd.grad(model(*inputs).square().mean(), list(parameters.values()))
+    torch.testing.assert_close(found, dict(zip(parameters, expected)), **EXACT)
 
 
 @pytest.mark.parametrize("target_left", [False, True], ids=["target right", "target left"])
