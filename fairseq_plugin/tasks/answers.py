@@ -41,6 +41,8 @@ class AnswerDataset(FairseqDataset):
         shuffle: whether each epoch has another order.
     """
 
+    can_reuse_epoch_itr_across_epochs = False  # or every epoch has the batches of the first
+
     def __init__(
         self, texts: int, length: int, pad: int, item: Callable[[int], tuple[Tensor, Tensor]], shuffle: bool = False
     ):

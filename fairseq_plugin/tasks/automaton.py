@@ -85,8 +85,6 @@ class AutomatonTask(AnswerTask):
 class AutomatonDataset(AnswerDataset):
     """Rows drawn with a seed from `common.seed`, the subset and, in training, the epoch."""
 
-    can_reuse_epoch_itr_across_epochs = False
-
     def __init__(self, task: AutomatonTask, split: str):
         texts = task.cfg.train_texts if split == "train" else task.cfg.valid_texts
         super().__init__(texts, 1 + task.cfg.cells, task.answers.pad(), self.row)

@@ -133,8 +133,6 @@ class CopyingTask(AnswerTask):
 class CopyingDataset(AnswerDataset):
     """Texts drawn with a seed from `common.seed`, the subset, the index and, in training, the epoch."""
 
-    can_reuse_epoch_itr_across_epochs = False
-
     def __init__(self, task: CopyingTask, split: str):
         texts = task.cfg.train_texts if split == "train" else task.cfg.valid_texts
         super().__init__(texts, task.args.tokens_per_sample, task.answers.pad(), self.draw)

@@ -154,6 +154,21 @@ def test_pixels_are_grey_tokens_and_the_class_stands_at_the_last(images):
     assert torch.equal(batch["net_input"]["src_tokens"][0], grey)
 
 
+@pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 gives every epoch the same seed")
+def test_every_epoch_mixes_the_images_anew(images):
+    """A run that resumes in an epoch reads the batches of one that has read all epochs."""
+
+    def batches(task: PixelClassificationTask, epoch: int) -> list[list[int]]:
+        found = task.get_batch_iterator(task.dataset("train"), max_sentences=8, seed=1, epoch=epoch)
+        return sorted(sorted(batch["id"].tolist()) for batch in found.next_epoch_itr())
+
+    straight, later = pixels(images), pixels(images)
+    for task in (straight, later):
+        task.load_dataset("train")
+    first, second = (batches(straight, epoch) for epoch in (1, 2))
+    assert first != second == batches(later, 2)
+
+
 def test_folders_that_hold_no_such_images_are_rejected(images, tmp_path):
     with pytest.raises(ValueError, match=re.escape(f"data={tmp_path}: must hold cifar-10-batches-py, or images in")):
         pixels(tmp_path)
