@@ -18,7 +18,7 @@ from recurrence.private_torch import PLAIN, is_plain, is_transformed, onednn_lin
 # Below this number of multiplications, the overhead of the call exceeds the gain.
 SMALLEST = 1 << 20
 
-_packed = WeakTensorKeyDictionary()  # weight -> its state when it was packed, and the packed form
+_packed = WeakTensorKeyDictionary()  # weight -> its state when it was packed, the packed form, and its probe then
 
 
 def apply(layer: nn.Module, x: Tensor) -> Tensor:
@@ -50,17 +50,24 @@ def pack_weight(weight: Tensor) -> None:
     """Packs a weight into oneDNN's layout, which otherwise happens in every product without gradients.
 
     Packing takes as long as a product of few tokens, and the packed copy as much memory as the weight. A weight that
-    has changed since is used unpacked; changes through `.data` are not noticed.
+    has changed since is used unpacked. torch does not count changes through `.data`, which optimizers and merges of
+    LoRA make; they are noticed if they reach one of a few elements of the diagonal.
     """
     suits = type(weight) in PLAIN and weight.dtype == torch.float32 and weight.device.type == "cpu"
     if onednn_pack is not None and suits and not weight.is_inference() and gemm.library() == "onednn":
         with torch.no_grad():
-            _packed[weight] = _state(weight), onednn_pack(weight)
+            _packed[weight] = _state(weight), onednn_pack(weight), _probe(weight).clone()
 
 
 def _as_packed(weight: Tensor) -> Tensor:
-    state, packed = _packed.get(weight, (None, weight))
-    return packed if state is None or state == _state(weight) else weight
+    state, packed, probe = _packed.get(weight, (None, weight, None))
+    same = state is None or (state == _state(weight) and torch.equal(probe, _probe(weight)))
+    return packed if same else weight
+
+
+def _probe(weight: Tensor) -> Tensor:
+    """A few elements on the diagonal, a view."""
+    return weight.diagonal()[:: max(1, min(weight.shape) // 16)]
 
 
 def _state(weight: Tensor) -> tuple[int, int]:

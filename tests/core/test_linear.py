@@ -207,6 +207,19 @@ def test_a_packed_weight_gives_the_same_product_until_it_changes(rows, monkeypat
 
 
 @needs_onednn
+def test_a_packed_weight_may_change_through_data():
+    """As when peft merges LoRA, or fairseq's Adam moves it; torch then counts no new version."""
+    x, weight, *_ = operands(4)
+    x, weight = x.detach(), nn.Parameter(weight.detach())
+    module.pack_weight(weight)
+    version = weight._version
+    weight.data += weight.data.roll(1, 0)
+    assert weight._version == version
+    with torch.no_grad():
+        torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-5, atol=4e-4)
+
+
+@needs_onednn
 def test_packed_data_are_freed_with_their_weight():
     weight = torch.ones(384, 256)
     before = len(module._packed)
