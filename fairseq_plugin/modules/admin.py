@@ -7,7 +7,8 @@ its first one writes can be used here.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         forward: Callable = super().forward
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
         at_full_depth = at_depths({loop: loop.passes for loop in self.stacks})
-        with torch.random.fork_rng(devices), at_full_depth:
+        with torch.random.fork_rng(devices), at_full_depth, _padding_hidden(self.decoder):
             admin.profile(self.stacks, lambda: forward(*inputs, **options))
         torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
         scalars = admin.read(self.stacks)
@@ -81,6 +82,19 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         """Sets the omegas: one number per sublayer in order of execution, encoder first."""
         admin.write(self.stacks, scalars)
         self.profiled.fill_(1)
+
+
+@contextmanager
+def _padding_hidden(decoder: nn.Module) -> Iterator[None]:
+    """Within the context, the decoder treats padding after a text as in evaluation; its layers go on training.
+
+    In training, what it computes at padding has no effect, except on statistics.
+    """
+    before, decoder.training = decoder.training, False
+    try:
+        yield
+    finally:
+        decoder.training = before
 
 
 def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:

@@ -48,14 +48,22 @@ def test_relative_positions_that_the_published_code_lacks_are_rejected():
         to_published("ilr", models.tiny("ilr_small", "--position", "relative"), {})
 
 
-def test_recorded_profile():
-    """From the weights before profiling, on the recorded batch; `to_published` returns complete vectors."""
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_recorded_profile(training):
+    """From the weights before profiling, on the recorded batch; `to_published` returns complete vectors.
+
+    The batch has padding on either side, which the statistics include, and no dropout.
+    """
     file, inputs, keep = recorded("takase_admin_profile")
     config, before = {**file["meta"]["config"], "init_type": "adaptive-profiling"}, dict(file["state_dict"])
     for key in (key for key in before if key.endswith("_ratio_change")):
         before[key] = torch.ones_like(before[key])
-    model = from_published("takase", before, config)
+    model = from_published("takase", before, config).train(training)
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = 0.0
     model.profile(*inputs)
+    assert model.decoder.training == training
     expected = file["outputs"]["encoder_omega"] + file["outputs"]["decoder_omega"]
     torch.testing.assert_close(admin.read(model.stacks), torch.tensor(expected), rtol=0, atol=2e-6)
     torch.testing.assert_close(model(*inputs)[0][keep], file["outputs"]["logits"][keep], rtol=0, atol=1e-4)
