@@ -98,8 +98,9 @@ class LoopedVisionTransformer(ImageModel):
             return super().encode_depths(x)
         states: list[Tensor] = []
         x = self.loop(x, levels=self.levels(), states=states)
-        earlier = [states[depth - 1] for depth in stops(self.loop, len(states), self.loop.training_depth.smallest)]
-        return [self.norm(state) for state in (x, *earlier)]
+        step = self.config.other_depths().get("step", 1)
+        earlier = stops(self.loop, len(states), self.loop.training_depth.smallest, step)
+        return [self.norm(state) for state in (x, *(states[depth - 1] for depth in earlier))]
 
     def pool(self, x: Tensor) -> Tensor:
         """(B, N, C) -> (B, C), or (B, N, C) if global_pool is ""."""
