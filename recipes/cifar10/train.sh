@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# CIFAR-10: architectures compared at the same size and training budget.
+# CIFAR-10: architectures compared at the same training budget.
 exec "$(dirname "$0")/../table" "$0" "$@"

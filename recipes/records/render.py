@@ -19,7 +19,8 @@ from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, p
 
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 SCALES = ("paper", "long", "small")  # largest first
-DECIMALS = {"loss": 4}  # 2 for all others
+DECIMALS = {"loss": 4, "mmac": 1}  # 2 for all others
+SEEDLESS = ("mmac",)  # the same with every seed
 EXPONENTIAL = ("training_flops", "loss_error", "loss_error_published", "accuracy_error")
 
 
@@ -91,7 +92,7 @@ def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> s
     if values.empty:
         return "failed" if len(found) else ""
     text = number(values.mean(), metric)
-    if len(values) > 1:
+    if len(values) > 1 and metric not in SEEDLESS:
         text += f" ± {number(values.sem(), metric)} ({len(values)} seeds)"
     return text
 
