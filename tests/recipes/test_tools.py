@@ -1,6 +1,7 @@
 """The tools of the recipes: scores, tables of results, texts."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -179,8 +180,8 @@ def test_the_recorded_runs_can_be_called_again():
     recorded = [found for path in RECIPES.glob("*/results.csv") for found in results_csv.read(path)]
     assert recorded
     for found in recorded:
-        *settings, script = found["cmd"].split()[:3]
-        assert set(dict(setting.split("=") for setting in settings)) >= {"SCALE", "SEED"}
+        settings, script, _ = re.fullmatch(r"((?:[A-Z_]+=\S+ )+)(recipes/\S+\.sh)( .+)?", found["cmd"]).groups()
+        assert set(dict(setting.split("=") for setting in settings.split())) >= {"SCALE", "SEED"}
         assert (cli.REPOSITORY / script).is_file()
 
 
