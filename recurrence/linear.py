@@ -93,6 +93,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # oneDNN takes it for one, whatever its strides
     return onednn_linear(x, weight, bias, "none", [], "")
 
 
