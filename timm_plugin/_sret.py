@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
+from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 from recurrence.private_torch import is_plain
 from recurrence.weights.names import rename
@@ -121,22 +122,30 @@ class SReT(ImageModel):
             raise ValueError("global_pool='': needs num_classes=0, or a class token")
 
     def pool(self, x: Tensor) -> Tensor:
-        """The output of `forward_features` -> normalised (B, C); unchanged if global_pool is ""."""
+        """The output of `forward_features` -> normalised (B, C).
+
+        If global_pool is "", it is unchanged; for a classifier, its tokens are normalised.
+        """
         if not self.global_pool:
-            return x
+            return self.norm(x) if self.num_classes else x
         tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
         return self.norm(global_pool_nlc(tokens, self.global_pool, self.num_prefix_tokens))
 
     def features(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C)."""
+        """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C).
+
+        Training runs all passes, too.
+        """
         taken = take(len(self.stages), indices)
         stages = self.stages[: taken[-1] + 1] if stop_early else self.stages
+        all_passes = {loop: loop.passes for loop in self.loops() if loop.training and loop.chosen is None}
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            x, token = run_stage(stage, x, token)
+            with at_depths(all_passes):
+                x, token = run_stage(stage, x, token)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1

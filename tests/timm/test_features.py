@@ -126,6 +126,9 @@ def test_forward_is_features_pooling_and_classifier(case):
     for pool, expected in {**pools, "": tokens}.items():
         model.reset_classifier(0, pool)
         torch.testing.assert_close(model(x), expected)
+    if model.num_prefix_tokens:
+        model.reset_classifier(vision.CLASSES, "")
+        torch.testing.assert_close(model(x)[:, 0], model.head(pools["token"]))
 
 
 @every_case
@@ -161,11 +164,18 @@ def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, ma
     assert torch.equal(found[-1], last)
 
 
-def test_intermediates_in_training_are_those_of_all_passes():
-    model = vision.small("uit", depth=4, depth_range=(1, 4)).train()
-    draw = model.loop.training_depth.draw
-    model.set_num_updates(next(update for update in range(50) if draw(update) == 1))
-    assert len(model.forward_intermediates(vision.images(model), intermediates_only=True)) == 4
+@pytest.mark.parametrize(
+    ("name", "options"), [("uit", dict(depth=4, depth_range=(1, 4))), ("sret_nano", dict(depth_range=(1, 2)))]
+)
+def test_intermediates_in_training_are_those_of_all_passes(name, options):
+    model = vision.small(name, **options).train()
+    loop = model.loops()[0]
+    model.set_num_updates(next(update for update in range(50) if loop.training_depth.draw(update) == 1))
+    ran = []
+    for step in loop.after:
+        step.register_forward_hook(lambda *call: ran.append(call))
+    model.forward_intermediates(vision.images(model))
+    assert len(ran) == loop.passes
 
 
 @every_model
