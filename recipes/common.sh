@@ -155,15 +155,14 @@ batches() {
     BATCHES=($unit "$MICRO_BATCH" --update-freq "$ACCUMULATE")
 }
 
-# train_fairseq [BIN] FLAGS...: print the training command, at the row's precision, on GPUS processes.
+# train_fairseq [BIN] FLAGS...: print the training command, at the row's precision, on GPUS processes. Without their number, fairseq
+# starts one on every GPU of the machine.
 train_fairseq() {
     local program=(fairseq-train) numbers=() bin=()
-    if [ "$GPUS" -gt 1 ]; then
-        program=(torchrun --standalone --nproc_per_node "$GPUS" -m fairseq_cli.train --distributed-world-size "$GPUS")
-    fi
+    if [ "$GPUS" -gt 1 ]; then program=(torchrun --standalone --nproc_per_node "$GPUS" -m fairseq_cli.train); fi
     if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
     if [[ $1 != -* ]]; then bin=("$1") && shift; fi
-    run "${program[@]}" "${bin[@]}" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
+    run "${program[@]}" "${bin[@]}" --distributed-world-size "$GPUS" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
         --save-dir "$RUN/checkpoints" --seed "$SEED" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
         "${numbers[@]}" "$@"
 }

@@ -32,7 +32,7 @@ learn() {
         --criterion answer_cross_entropy --report-accuracy --optimizer adam --adam-betas "(0.9, 0.98)" --lr 3e-3 \
         --lr-scheduler cosine --warmup-updates $WARMUP --clip-norm 1 --batch-size 64 --max-update "$2" --seed "$SEED" \
         --update-epoch-batch-itr True --required-batch-size-multiple 1 --disable-validation --no-epoch-checkpoints \
-        --save-dir "$run/checkpoints" --log-interval $((1 + $2 / 10)) "${FLAGS[@]}" | named "$1"
+        --distributed-world-size 1 --save-dir "$run/checkpoints" --log-interval $((1 + $2 / 10)) "${FLAGS[@]}" | named "$1"
 }
 
 # Both at once; if one fails, the other is waited for.

@@ -25,7 +25,7 @@ RUNS=$OUT/numbers/run/$SCALE
 training() {
     log "$UPDATES updates, logged every 25 updates"
     run_logged "$RUN/train.log" fairseq-train "$DATA/bin" "${MODEL[@]}" --arch "$ARCH" --save-dir "$RUN/checkpoints" \
-        --seed "$SEED" --dropout 0 --criterion cross_entropy \
+        --distributed-world-size 1 --seed "$SEED" --dropout 0 --criterion cross_entropy \
         --optimizer adam --adam-betas "(0.9, 0.98)" --lr 2e-3 --lr-scheduler cosine --warmup-updates $WARMUP \
         --clip-norm 1.0 --max-tokens 1024 --max-update $UPDATES --required-batch-size-multiple 1 \
         --update-epoch-batch-itr True --no-epoch-checkpoints --log-interval 25 "${FLAGS[@]}"

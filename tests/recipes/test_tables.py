@@ -13,12 +13,14 @@ import render
 import request
 import rows
 import run as program
+import torch
 from fairseq import options
 
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
 from tests.support import cli
 from tests.support.recipes import NAMED, PAPERS, PARSERS, RECIPES, TABLES, line, name, parsed, recipe, requested
+from tests.support.recipes import commands as printed
 
 SCALES_OF_TABLES = [
     pytest.param(table, scale, marks=[] if scale == "smoke" else [pytest.mark.slow])
@@ -110,6 +112,17 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
     ):
         words = words_of(commands.stages(requested(tmp_path, SCALE="paper", **settings), run, 1))
         assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
+
+
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_a_training_leaves_the_other_gpus_of_a_machine_alone(scale, monkeypatch):
+    """fairseq's default number of processes is that of the GPUs, each of which would take the whole batch."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for table, row in (("ringformer/table1", "vanilla"), ("takase/table4", "cycle"), ("kausik/table6", "copying")):
+        assert trained_with(NAMED[table].find(row), SCALE=scale).distributed_world_size == 1
+    for demo in ("numbers/run.sh", "automaton/run.sh"):
+        words = next(words for words in printed(demo) if words[0] == "fairseq-train")
+        assert options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:]).distributed_world_size == 1
 
 
 def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
