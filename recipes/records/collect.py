@@ -44,10 +44,11 @@ def device() -> str:
     return f"{(names or [platform.machine()])[0]}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def write_environment(run: Path) -> None:
-    """Writes env.json: device, commit, cores and the versions of Python and all packages."""
+def write_environment(run: Path, processes: int = 1) -> None:
+    """Writes env.json: device of each process, commit, cores and the versions of Python and all packages."""
     versions = {one.name: one.version for one in importlib.metadata.distributions()}
-    found = {"python": platform.python_version(), "device": device(), "cores": os.cpu_count(), "commit": commit()}
+    devices = f"{processes} x {device()}" if processes > 1 else device()
+    found = {"python": platform.python_version(), "device": devices, "cores": os.cpu_count(), "commit": commit()}
     (run / "env.json").write_text(json.dumps(found | {"packages": versions}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -79,12 +79,14 @@ def test_a_run_is_recorded_with_the_machine_that_trained_it(tmp_path, monkeypatc
         (folder / "scores.json").write_text('{"bleu": 5.0}')
 
     monkeypatch.setattr(program, "run_stages", stages)
-    for machine in ("H100", "H100 elsewhere"):
+    results = str(tmp_path / "results.csv")
+    for machine, gpus in (("H100", "8"), ("H100 elsewhere", "1")):
         monkeypatch.setattr(program.collect, "device", partial(str, machine))
+        asked = requested(tmp_path, SCALE="paper", GPUS=gpus, RESULTS=results)
         with pytest.raises(execute.StageFailed) if machine == "H100" else nullcontext():
-            program.run_row(requested(tmp_path), NAMED["takase/table1"].runs["cycle"], 1)
-    (found,) = results_csv.read(tmp_path / "takase" / "results.csv")
-    assert (found["value"], found["device"]) == ("5.0", "H100")
+            program.run_row(asked, NAMED["takase/table1"].runs["cycle"], 1)
+    (found,) = results_csv.read(Path(results))
+    assert (found["value"], found["device"]) == ("5.0", "8 x H100")
 
 
 def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
