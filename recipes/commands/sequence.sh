@@ -26,5 +26,5 @@ if [ -n "${SCORE:-}" ]; then
     run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/automaton.py" --path "$trained" "${score[@]}"
 else
     run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/answers.py" "${data[@]}" --path "$trained" \
-        --subset "${SUBSET:-valid}" --batch "$MICRO_BATCH"
+        --subset "${SUBSET:-valid}" --batch "$BATCH" # of an update: the published standard error depends on it
 fi

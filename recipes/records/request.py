@@ -165,7 +165,7 @@ def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
     Empty where commands/KIND.sh has a batch of its own for the scale.
 
     Raises:
-        TableError: processes times MICRO_BATCH does not divide the batch.
+        TableError: processes times MICRO_BATCH does not divide the batch, or MICRO_BATCH holds no text.
     """
     unit = next((name for name in ("batch", "tokens") if name in keys), "")
     own_batch = run.kind.at_paper and request.scale != "paper"
@@ -173,7 +173,9 @@ def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
         return {}
     batch = keys[unit]
     micro = min(request.micro_batch or keys.get("micro_batch", 128), batch // request.gpus)
+    given = f"GPUS={request.gpus}, MICRO_BATCH={micro or request.micro_batch or 1}"
     if not micro or batch % (request.gpus * micro):
-        given = f"GPUS={request.gpus}, MICRO_BATCH={micro or request.micro_batch or 1}"
         raise TableError(f"{given}: their product must divide the {unit} of an update, {batch}")
+    if unit == "tokens" and micro < keys.get("text", 0):  # fairseq would skip the text
+        raise TableError(f"{given}: a process takes {micro} tokens at once, but a text has {keys['text']}")
     return {"MICRO_BATCH": micro, "ACCUMULATE": batch // (request.gpus * micro)}

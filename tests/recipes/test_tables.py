@@ -114,6 +114,24 @@ def test_the_batch_of_the_table_is_gathered_from_any_processes(tmp_path):
         assert (words[words.index("--batch-size") + 1], words[words.index("--update-freq") + 1]) == expected
 
 
+def test_a_process_takes_at_least_one_text_of_a_language_model(tmp_path):
+    """fairseq skips longer ones; 32 processes divide the tokens of an update, but hold no text each."""
+    run = NAMED["takase/table5"].find("cycle")
+    for settings in ({"GPUS": "32"}, {"MICRO_BATCH": "1536"}):
+        with pytest.raises(rows.TableError, match="a process takes .* tokens at once, but a text has 3072"):
+            request.check(requested(tmp_path, SCALE="paper", **settings), run)
+    request.check(requested(tmp_path, SCALE="paper", GPUS="24"), run)
+
+
+def test_the_published_standard_error_is_of_the_tables_batch_in_any_number_of_processes(tmp_path):
+    """It shrinks with the batch, which is that of an update in the published code."""
+    run = NAMED["kausik/table3"].find("recurrent")
+    for gpus, micro in (("1", ""), ("8", ""), ("8", "4")):
+        asked = requested(tmp_path, SCALE="paper", GPUS=gpus, MICRO_BATCH=micro)
+        words = words_of(commands.stages(asked, run, 1), "scoring")
+        assert words[words.index("--batch") + 1] == "256"
+
+
 @pytest.mark.parametrize("scale", ["smoke", "paper"])
 def test_a_training_leaves_the_other_gpus_of_a_machine_alone(scale, monkeypatch):
     """fairseq's default number of processes is that of the GPUs, each of which would take the whole batch."""
