@@ -3,7 +3,8 @@
 #   SET=genuine|synthetic PREPARED=FOLDER recipes/data/prepared.sh
 # SET       genuine: 44.2M pairs; synthetic: these and 284.3M back-translated ones
 # PREPARED  folder with bin/, the output of fairseq-preprocess, and the plain references of its test sets,
-#           raw/test.LANGUAGE, raw/test1.LANGUAGE, ...
+#           raw/test.LANGUAGE, raw/test1.LANGUAGE, ..., raw/test8.LANGUAGE: newstest2010, 2011, ..., 2016, 2018 and 2019. Its
+#           text has to be Moses' tokens in pieces of subword-nmt (with @@), by which translations are made plain text.
 # VERIFY    0 accepts another number of pairs
 # Makes $OUT/data/prepared/SET a link to it.
 source "$(dirname "$0")/tools.sh"
