@@ -76,13 +76,19 @@ run_through() {
     fi
 }
 
+# sacremoses_through LANGUAGE INPUT OUTPUT COMMANDS: let sacremoses, which keeps all that it reads in memory, map a million lines at
+# a time.
+sacremoses_through() {
+    run_through "$2" "$3" split --lines 1000000 --filter "sacremoses -q -l $1 -j $OMP_NUM_THREADS $4"
+}
+
 # moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the special characters of its decoder.
-moses() { run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" tokenize; }
+moses() { sacremoses_through "$@" tokenize; }
 
 # moses_normalized LANGUAGE INPUT OUTPUT: normalize punctuation and numbers, then tokenize and split at hyphens.
 moses_normalized() {
-    run_through "$2" "$3" sacremoses -q -l "$1" -j "$OMP_NUM_THREADS" \
-        normalize --normalize-quote-commas --normalize-numbers --remove-control-chars tokenize --aggressive-dash-splits
+    sacremoses_through "$@" \
+        "normalize --normalize-quote-commas --normalize-numbers --remove-control-chars tokenize --aggressive-dash-splits"
 }
 
 # learn_bpe SYMBOLS CODES FILE...: learn joint BPE codes from several files.

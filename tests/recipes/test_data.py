@@ -249,6 +249,19 @@ def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):
     assert target.read_bytes() == source.read_bytes()
 
 
+def test_a_tokenizer_that_keeps_all_its_input_gets_a_million_lines_at_a_time(tmp_path):
+    """One that only counts its lines stands for it; its failure is the step's."""
+    program, text = tmp_path / "sacremoses", tmp_path / "text"
+    text.write_text("a\n" * 1_000_002)
+    call = f'PATH="{tmp_path}:$PATH"; source {RECIPES}/data/tools.sh; moses de {text} {tmp_path}/tokens'
+    for status in ("exit 3", "exit 0"):
+        program.write_text(f"#!/bin/sh\nwc -l\n{status}\n")
+        program.chmod(0o755)
+        cli.run("bash", "-c", call, fails=status == "exit 3")
+        assert (tmp_path / "tokens").exists() == (status == "exit 0")
+    assert (tmp_path / "tokens").read_text().split() == ["1000000", "2"]
+
+
 def test_each_set_of_a_table_has_a_folder_of_its_own(tmp_path):
     def link(name: str, folder: str, **more) -> str:
         settings = {"OUT": str(tmp_path), "SET": name, "PREPARED": str(tmp_path / folder), **more}
