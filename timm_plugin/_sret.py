@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from timm.layers import global_pool_nlc, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
-from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 from recurrence.private_torch import is_plain
 from recurrence.weights.names import rename
@@ -32,17 +31,20 @@ class Stage(nn.Module):
         self.pool = nn.Conv2d(half, width, 3, stride=2, padding=1, groups=half) if downsample else nn.Identity()
         self.loop = loop
 
-    def forward(self, x: Tensor, token: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, token: Tensor | None = None, indices: Sequence[int] | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """The map of the previous stage -> that of this stage; with a class token, both as a pair.
 
         Args:
             x: (B, C, height, width); before a convolution, (B, C / 2, 2 height, 2 width).
             token: (B, C, 1, 1), or (B, C / 2, 1, 1) before a convolution; None for none.
+            indices: the passes to run, see :meth:`recurrence.loop.Loop.forward`.
         """
         tokens = self.pool(x).flatten(2)
         if token is not None:
             tokens = torch.cat([self._pooled(token).flatten(2), tokens], 2)
-        tokens = self.loop(tokens.transpose(1, 2)).transpose(1, 2)
+        tokens = self.loop(tokens.transpose(1, 2), indices=indices).transpose(1, 2)
         if token is None:
             return tokens.unflatten(2, self.grid)
         token = tokens[..., :1, None]  # before the map: torch.fx takes a module's last step for its feature
@@ -140,12 +142,11 @@ class SReT(ImageModel):
         """
         taken = take(len(self.stages), indices)
         stages = self.stages[: taken[-1] + 1] if stop_early else self.stages
-        all_passes = {loop: loop.passes for loop in self.loops() if loop.training and loop.chosen is None}
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            with at_depths(all_passes):
-                x, token = run_stage(stage, x, token)
+            loop = stage.loop
+            x, token = run_stage(stage, x, token, range(loop.passes) if loop.chosen is None else loop.chosen)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1
@@ -215,9 +216,12 @@ class SReT(ImageModel):
         return state_dict
 
 
-def run_stage(stage: Stage, x: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """A stage on a map and its class token, if there is one."""
-    return (stage(x), None) if token is None else stage(x, token)
+def run_stage(
+    stage: Stage, x: Tensor, token: Tensor | None, indices: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """A stage on a map and its class token, if there is one; indices: see :meth:`Stage.forward`."""
+    y = stage(x, token, indices)
+    return (y, None) if token is None else y
 
 
 def join_token(x: Tensor, token: Tensor | None) -> Tensor:
