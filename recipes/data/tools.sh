@@ -77,9 +77,9 @@ run_through() {
 }
 
 # sacremoses_through LANGUAGE INPUT OUTPUT COMMANDS: let sacremoses, which keeps all that it reads in memory, map a million lines at
-# a time.
+# a time. (A script may have a function named split.)
 sacremoses_through() {
-    run_through "$2" "$3" split --lines 1000000 --filter "sacremoses -q -l $1 -j $OMP_NUM_THREADS $4"
+    run_through "$2" "$3" command split --lines 1000000 --filter "sacremoses -q -l $1 -j $OMP_NUM_THREADS $4"
 }
 
 # moses LANGUAGE INPUT OUTPUT: Moses' tokenizer, which also escapes the special characters of its decoder.
