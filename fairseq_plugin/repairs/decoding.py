@@ -28,6 +28,9 @@ def block_repeated_ngrams() -> None:
 def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
     """Sets to -inf, in place, every next token that would complete an n-gram that the hypothesis already contains.
 
+    Where nothing else is possible, because a prefix gives the token, it stays possible: fairseq's search fails without
+    one.
+
     Args:
         tokens: (B x beam, at least ``step + 1``) symbols so far, including the first end-of-sentence, then padding.
         lprobs: (B x beam, symbols) log-probabilities of the next token.
@@ -41,8 +44,9 @@ def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: 
         ngrams = prefix.unfold(1, n, 1)  # (rows, n-grams, n)
         last_words = prefix[:, prefix.size(1) - n + 1 :]
         repeats = (ngrams[:, :, :-1] == last_words.unsqueeze(1)).all(-1)
-        banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs))
-        lprobs.masked_fill_(banned > 0, float("-inf"))
+        banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs)) > 0
+        forced = lprobs.masked_fill(banned, float("-inf")).isneginf().all(-1, keepdim=True)
+        lprobs.masked_fill_(banned & ~forced, float("-inf"))
     return lprobs
 
 

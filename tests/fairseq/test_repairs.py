@@ -175,6 +175,15 @@ class TestNgrams:
             some_banned |= any(found)
         assert some_banned
 
+    def test_a_prefix_may_repeat(self):
+        """Each row repeats "5 6"; in the first, only this word is possible."""
+        block = decoding.NGramRepeatBlock(2, use_extension=False)
+        lprobs = torch.zeros(2, 9)
+        lprobs[0, torch.arange(9) != 6] = float("-inf")
+        found = block(torch.tensor([[2, 5, 6, 5, 1]] * 2), lprobs, bsz=2, beam_size=1, step=3)
+        assert found[0].isfinite().nonzero().tolist() == [[6]]
+        assert found[1].isneginf().nonzero().tolist() == [[6]]
+
 
 def test_diverse_beams_of_a_sentence_are_those_that_it_has_alone():
     rows, source = searching.sources("ringformer_tiny")
