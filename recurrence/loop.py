@@ -179,15 +179,20 @@ class Loop(nn.Module):
         return x
 
     @property
+    def tested(self) -> tuple[int, ...]:
+        """Indices of the passes that a call runs outside training: all, unless `chosen` is set."""
+        return tuple(range(self.passes)) if self.chosen is None else self.chosen
+
+    @property
     def running(self) -> tuple[int, ...]:
         """Indices of the passes that a call runs, in order: all, unless `chosen` is set or the update draws others.
 
         Raises:
             RuntimeError: in training, if the depth changes and :meth:`set_num_updates` was not called.
         """
-        if self.chosen is not None:
-            return self.chosen
-        depth = self.training_depth.drawn if self.training else self.passes
+        if self.chosen is not None or not self.training:
+            return self.tested
+        depth = self.training_depth.drawn
         return tuple(range(depth)) if depth == self.passes else passes_at(self.order, depth)
 
     def set_num_updates(self, num_updates: int) -> None:

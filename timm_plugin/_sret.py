@@ -145,8 +145,7 @@ class SReT(ImageModel):
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, stage in enumerate(stages):
-            loop = stage.loop
-            x, token = run_stage(stage, x, token, range(loop.passes) if loop.chosen is None else loop.chosen)
+            x, token = run_stage(stage, x, token, stage.loop.tested)
             if index not in taken:
                 continue
             normed = norm and index == len(self.feature_info) - 1

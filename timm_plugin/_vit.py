@@ -113,7 +113,7 @@ class LoopedVisionTransformer(ImageModel):
 
         Training runs all passes, too.
         """
-        run = range(self.loop.passes) if self.loop.chosen is None else self.loop.chosen
+        run = self.loop.tested
         taken = take(len(run) // self.config.passes_per_depth, indices)
         if stop_early:
             run = run[: (taken[-1] + 1) * self.config.passes_per_depth]
