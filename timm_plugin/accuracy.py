@@ -46,8 +46,7 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
         _, images = make_loaders(args, model.to(device), sets, device)
     except AttributeError as error:
         raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None
-    batches = [(pixels.to(device), labels) for pixels, labels in images]
-    top1, seconds, _ = accuracy(model, batches)
+    top1, seconds, _ = accuracy(model, images)
     return {"top1": top1, "seconds": seconds * len(sets[1])}
 
 
