@@ -129,6 +129,23 @@ def prepare_environment(threads: int) -> None:
     os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning,ignore::UserWarning")
 
 
+def check_machine(request: Request, table: Table) -> None:
+    """Rejects a training that this machine cannot run.
+
+    Raises:
+        TableError: names the missing program, or GPUS and how many there are; without any, processes run on the CPU.
+    """
+    if table.kind != "images" and not shutil.which("fairseq-train"):
+        raise TableError(
+            "fairseq-train: not found; install the package with its extras and put its environment on PATH"
+        )
+    if request.gpus > 1:
+        from torch.cuda import device_count  # here, as importing torch takes a second
+
+        if 0 < device_count() < request.gpus:
+            raise TableError(f"GPUS={request.gpus}: must be at most {device_count()}, the GPUs of this machine")
+
+
 def carry_out(recipe: str, words: list[str]) -> None:
     """What the command line asks for.
 
@@ -157,10 +174,8 @@ def carry_out(recipe: str, words: list[str]) -> None:
     if name == "folder":
         print(run_folder(request, runs[0], request.seeds[0]))
         return
-    if request.dry_run == "0" and table.kind not in ("images", "count") and not shutil.which("fairseq-train"):
-        raise TableError(
-            "fairseq-train: not found; install the package with its extras and put its environment on PATH"
-        )
+    if request.dry_run == "0" and table.kind != "count":
+        check_machine(request, table)
     prepare_environment(request.threads)
     for run in runs if request.flags and request.dry_run == "0" else []:
         parse_training(stages(request, run, request.seeds[0]))

@@ -89,6 +89,16 @@ def test_a_run_is_recorded_with_the_machine_that_trained_it(tmp_path, monkeypatc
     assert (found["value"], found["device"]) == ("5.0", "8 x H100")
 
 
+def test_more_processes_than_gpus_are_rejected_before_anything_runs(tmp_path, monkeypatch):
+    asked, table = requested(tmp_path, SCALE="paper", GPUS="8"), NAMED["sret/table1"]
+    for gpus in (0, 8):  # without a GPU, processes run on the CPU
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        program.check_machine(asked, table)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(program.TableError, match="GPUS=8: must be at most 2, the GPUs of this machine"):
+        program.check_machine(asked, table)
+
+
 def test_of_reruns_the_last_counts_that_succeeded(tmp_path):
     lines = [line(row="r", seed=seed, value=value) for seed, value in (("1", "5"), ("1", "6"), ("1", ""), ("2", ""))]
     for one in lines:
