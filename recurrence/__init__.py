@@ -2,6 +2,6 @@
 parameters that belong to a single pass.
 
 Letters in shapes: B batch, T target length, S source length, C width, H heads, P passes, L tokens so far, K projections
-stacked in one weight. N is said where it stands: tokens of an image, rows B T, or steps of a scan. A mask's True means
-padding; rates are within [0, 1].
+stacked in one weight. N is explained where it is used: tokens of an image, rows B T, or steps of a scan. True in a mask
+means padding; rates are within [0, 1].
 """

@@ -1,7 +1,7 @@
 """What this package uses of PyTorch that is not public, and where its own computations may replace PyTorch's.
 
 What is not public has a replacement for versions that lack it. A replacement is as exact, but slower: where a version
-does not tell whether the fast path is allowed, it is not.
+does not tell whether the fast path is allowed, the slow one is taken.
 """
 
 from collections.abc import Callable

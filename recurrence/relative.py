@@ -4,8 +4,8 @@ With a head's query q and key k, the projected sinusoids r of their distance, an
 is `((q + u) k + (q + v) r) / sqrt(D)`. Projection and learned vectors belong to the stored block.
 
 Source: Transformer-XL (arXiv:1901.02860), section 3.3; in encoder-decoders, Csordas et al. (arXiv:2108.12284).
-Differs from both: queries, keys and values may have biases, as in the rest of the block. The initialisation is what the
-latter's code defines for this layer; it never calls it, so its self-attention starts from PyTorch's defaults.
+Differs from both: queries, keys and values may have biases, as in the rest of the block. The initialisation is the one
+that the code of Csordas et al. defines for this layer and never calls; theirs starts from PyTorch's defaults.
 """
 
 from collections.abc import Callable

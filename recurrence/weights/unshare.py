@@ -6,8 +6,8 @@ passes share stay shared, so that torch writes them to a file once.
 
 Exact, up to rounding, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
 and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks, and any epsilon. A LayerNorm of
-`s x` with epsilon `s^2 e` equals one of `x` with epsilon `e`. So scaling the stream by s, and the matrices that read
-and write it to match, changes the epsilon and nothing else.
+`s x` with epsilon `s^2 e` equals one of `x` with epsilon `e`. So if the stream is scaled by s, and the matrices that
+read and write it are scaled to match, only the epsilon changes.
 """
 
 import math
