@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from recurrence import gemm
-from recurrence.private_torch import PLAIN, is_plain, is_transformed, onednn_linear, onednn_pack
+from recurrence.private_torch import PLAIN, is_plain, is_transformed, is_watched, onednn_linear, onednn_pack
 
 # Below this number of multiplications, the overhead of the call exceeds the gain.
 SMALLEST = 1 << 20
@@ -75,7 +75,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
-    # Tracing (fx, jit, export) and torch.func get the plain operator.
+    # Tracing (fx, jit, export), torch.func and counters of operators get the plain operator.
     return (
         onednn_linear is not None
         and type(x) in PLAIN
@@ -88,6 +88,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.jit.is_tracing()
         and not is_transformed()
+        and (torch.compiler.is_compiling() or not is_watched())
         and gemm.library() == "onednn"
     )
 

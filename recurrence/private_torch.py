@@ -24,6 +24,7 @@ onednn_pack = None if onednn_linear is None else getattr(torch.ops.mkldnn, "_reo
 eager_only: Callable = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 
 
 def is_transformed() -> bool:
@@ -46,6 +47,11 @@ def product_dtype(like: Tensor) -> torch.dtype:
     device = like.device.type
     casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if casts else like.dtype
+
+
+def is_watched() -> bool:
+    """Whether an operator counter, recorder or tracer sees the operators; they know torch's own."""
+    return _modes() > 0
 
 
 def without_modes() -> AbstractContextManager:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn, no_grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from recurrence import count, gemm
+from recurrence import count
 from recurrence.eight_bits import megabytes, quantise_
 from recurrence.loop import named_loops
 
@@ -49,7 +49,7 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
     """
     loops = named_loops(model).values()
     blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
-    with no_grad(), gemm.using("mkl"), sdpa_kernel(SDPBackend.MATH):  # what PyTorch's counter knows
+    with no_grad(), sdpa_kernel(SDPBackend.MATH):  # PyTorch's counter knows no fused attention of a CPU
         operations = count.flops(forward) // 2
     stored, size = count.stored(model), megabytes(model)
     quantise_(model)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from recurrence import gemm
 from recurrence import linear as module
@@ -125,6 +126,17 @@ def test_under_torch_func_it_is_the_plain_form(transform):
     x, weight = x.detach(), weight.detach()
     got, wanted = (TRANSFORMS[transform](f, x, weight) for f in (linear, F.linear))
     torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_torchs_counter_sees_every_product(grad):
+    """It knows torch's own operators, and does not count oneDNN's."""
+    layer, x = nn.Linear(256, 384), torch.randn(200, 256)
+    with torch.set_grad_enabled(grad), FlopCounterMode(display=False) as counter:
+        y = linear(apply(layer, x), layer.weight.t())
+        if grad:
+            y.sum().backward()
+    assert counter.get_total_flops() == 2 * 200 * 256 * 384 * (2 + 3 * grad)
 
 
 def test_forward_derivatives_pass_through_it():
