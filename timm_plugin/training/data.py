@@ -38,7 +38,10 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
 def labels(dataset: Dataset) -> dict[str, int]:
     """The label of each class of a set of images."""
     reader = getattr(dataset, "reader", dataset)
-    return getattr(reader, "class_name_to_idx", None) or reader.class_to_idx  # timm's tar reader has the former
+    for name in ("class_name_to_idx", "wnid_to_idx", "class_to_idx"):  # timm's tar reader has the first
+        if found := getattr(reader, name, None):  # ImageNet has the second; its third has the label of each synonym
+            return found
+    return {name: label for label, name in enumerate(reader.all_categories)}  # iNaturalist
 
 
 def preprocessed(dataset: Dataset, model: nn.Module, given: dict[str, Any]) -> Dataset:
