@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq import hub_utils
+from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
@@ -162,6 +164,25 @@ class SpeechToText(ParameterSharing):
     options = SpeechOptions
     reads_text = False
     unshared = staticmethod(partial(unshared_as, "s2t_vanilla"))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str = ".",
+        config_yaml: str = "config.yaml",
+        **kwargs: Any,
+    ) -> S2THubInterface:
+        """fairseq's hub interface of speech, as its own `s2t_transformer` gives; that of other models reads text.
+
+        Differs from fairseq: the model is prepared for inference, on which `eight_bits` depends.
+        """
+        where = model_name_or_path, checkpoint_file, data_name_or_path, cls.hub_models()
+        loaded = hub_utils.from_pretrained(*where, config_yaml=config_yaml, **kwargs)
+        model = loaded["models"][0]
+        model.prepare_for_inference_(loaded["args"])
+        return S2THubInterface(loaded["args"], loaded["task"], model)
 
     @classmethod
     def inputs(cls, args, side: str, embedding: nn.Embedding | None, most: int) -> nn.Module:

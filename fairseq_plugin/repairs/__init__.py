@@ -60,6 +60,7 @@ REPAIRS = (
     commands.default_validation_task,
     audio.read_audio_without_torchaudio,
     audio.reject_bad_audio,
+    audio.read_files_in_hub_interface,
     foreign.read_options_as_literals,
     foreign.confine_archives,
     foreign.index_fasta_without_shell,

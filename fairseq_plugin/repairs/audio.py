@@ -6,10 +6,12 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from fairseq.data.audio import audio_utils, speech_to_text_dataset
+from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
@@ -92,6 +94,24 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
     kaldi.input_finished()
     frames = [kaldi.get_frame(number) for number in range(kaldi.num_frames_ready)]
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
+
+
+def read_files_in_hub_interface() -> None:
+    """Lets the hub interface of speech transcribe a file (`predict`) that is read as filterbanks.
+
+    fairseq does not know `fbank80`, its default for `input_type`, and calls a method of tensors on the array that
+    `fbank80_w_utt_cmvn` gives. The file is read as fairseq-interactive reads it, with the transforms of the data's
+    configuration.
+    """
+    replace(S2THubInterface, "get_model_input", _read_filterbank)
+    S2THubInterface.get_model_input = staticmethod(S2THubInterface.get_model_input)  # also called on an instance
+
+
+def _read_filterbank(read: Callable, task: speech_to_text.SpeechToTextTask, audio: str | Tensor) -> dict[str, Any]:
+    if not isinstance(audio, str) or not task.data_cfg.hub.get("input_type", "fbank80").startswith("fbank80"):
+        return read(task, audio)
+    file = task.build_dataset_for_inference([audio], [1])
+    return file.collater([file[0]])
 
 
 class AudioError(ValueError, OSError):

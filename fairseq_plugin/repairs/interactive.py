@@ -85,9 +85,9 @@ def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, 
 
 
 def _empty_hypothesis(eos: int) -> dict[str, Any]:
-    """An empty hypothesis as fairseq's search returns it."""
+    """An empty hypothesis as fairseq's searches return it, the one that refines a translation in steps, too."""
     scores = dict(score=torch.tensor(0.0), positional_scores=torch.zeros(1))
-    return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], **scores)
+    return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], steps=0, history=[], **scores)
 
 
 def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:

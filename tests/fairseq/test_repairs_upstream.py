@@ -13,7 +13,9 @@ import torch
 from fairseq import checkpoint_utils, models
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary
-from fairseq.tasks.translation import TranslationTask
+from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
+from fairseq.models.speech_to_text import S2TTransformerModel
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.compare import TextComparison
 from fairseq_plugin.modules.elastic import elastic_criterion
@@ -112,6 +114,14 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
     assert "is 6 tokens long: must be <= 5" in said.text
     with pytest.raises(ValueError, match="^--lm-path: fairseq-interactive reads no language model"):
         upstream.answer(data, path, "one\n", *flags, "--lm-path", path)
+
+
+def test_an_empty_source_takes_no_steps_of_a_search_that_refines_translations():
+    """As `--print-step` and `--retain-iter-history` print them."""
+    task = TranslationTask(TranslationConfig(), Dictionary(), Dictionary())
+    sample = {"net_input": {"src_tokens": torch.tensor([[1, 2]]), "src_lengths": torch.tensor([1])}}
+    ((found,),) = task.inference_step(IterativeRefinementGenerator(task.target_dictionary), [], sample)
+    assert (found["tokens"].tolist(), found["steps"], found["history"]) == ([2], 0, [])
 
 
 def test_shards_are_the_parts_of_a_set(trained_once):
@@ -267,6 +277,14 @@ class TestSpeech:
         found = upstream.answer(data, path, lines, *flags[:6])
         assert sorted(found) == [0, 1]
         assert found[1] == ""
+
+    def test_the_hub_transcribes_a_file(self, trained_once):
+        data, path = trained_once("s2t_transformer")
+        file, search = data / "tone-test-0.wav", ("--max-len-b", "4", "--beam", "2")
+        flags = ("--task", "speech_to_text", "--config-yaml", "config.yaml")
+        expected = upstream.answer(data, path, f"{file}\n", *flags, *search)[0]
+        hub = S2TTransformerModel.from_pretrained(str(path.parent), path.name, str(data), max_len_b=4, beam=2)
+        assert hub.predict(str(file)) == expected
 
     def test_letters_are_fine_tuned_and_resumed(self, trained_once, tmp_path, monkeypatch):
         """The task stores its dictionary in the checkpoint."""

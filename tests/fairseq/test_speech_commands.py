@@ -11,7 +11,7 @@ pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not instal
 import soundfile
 from fairseq.data.audio.audio_utils import get_fbank
 
-import fairseq_plugin  # noqa: F401  (repairs fairseq)
+from fairseq_plugin.models.speech import SpeechToText
 from tests.support import cli
 from tests.support.speech import stored_zip, tone, write_manifest
 
@@ -97,6 +97,15 @@ def test_interactive_agrees_with_generate_on_any_kind_of_file(tones, trained, re
     output = cli.interactive(tones, trained / "checkpoint_last.pt", places, *flags)
     expected = cli.hypotheses(recognised)
     assert cli.hypotheses(output) == {number: expected[number % 3] for number in range(9)}
+
+
+def test_the_hub_transcribes_a_file(tones, trained, recognised):
+    where, search = (str(trained), "checkpoint_last.pt", str(tones)), dict(beam=2, max_len_b=8)
+    hub = SpeechToText.from_pretrained(*where, **search)
+    for number in range(3):
+        assert hub.predict(str(tones / f"test-{number}.wav")) == cli.hypotheses(recognised)[number][0]
+    hub = SpeechToText.from_pretrained(*where, **search, eight_bits=True)
+    assert any("quantized" in type(layer).__module__ for layer in hub.model.modules())
 
 
 def test_converted_models_recognise_the_same(tones, trained, tmp_path):
