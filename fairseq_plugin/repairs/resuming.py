@@ -88,8 +88,8 @@ def _as_rank_0_sees(load: Callable, cfg: Any, trainer: Trainer, **passthrough) -
         return load(cfg, trainer, **passthrough)
     last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
     beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
-    paths = [last, cfg.restore_file, *beside, *([cfg.finetune_from_model] if cfg.finetune_from_model else [])]
-    with _agreed(trainer, paths):
+    starts = cfg.finetune_from_model, getattr(cfg, "continue_once", None)  # fairseq 0.12.2 lacks the latter
+    with _agreed(trainer, [last, cfg.restore_file, *beside, *filter(None, starts)]):
         return load(cfg, trainer, **passthrough)
 
 

@@ -51,6 +51,17 @@ def test_nodes_without_a_shared_folder_resume_from_rank_0(corpus, two, tmp_path,
     assert ("(epoch 1 @ 3 updates)" in ended[0].log) == (holds == 0)
 
 
+@pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 has no --continue-once")
+def test_nodes_without_a_shared_folder_continue_once_from_rank_0(corpus, two, tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    jobs = ranks(corpus, folders, "--continue-once", "start.pt", "--max-update", "5")
+    shutil.copy(two / "checkpoint_last.pt", folders[0] / "start.pt")
+    ended = warm.run(*jobs)
+    assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
+    assert "(epoch 1 @ 3 updates)" in ended[0].log
+    assert updates(folders[0]) == 5
+
+
 def test_all_ranks_resume_from_the_float32_weights(corpus, tmp_path):
     """Rank 0 sends them. Of both runs, the last checkpoint is the one of the fifth update."""
     for folder, stops in (("straight", [5]), ("resumed", [3, 5])):
