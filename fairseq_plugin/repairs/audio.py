@@ -103,8 +103,9 @@ def read_files_in_hub_interface() -> None:
     `fbank80_w_utt_cmvn` gives. The file is read as fairseq-interactive reads it, with the transforms of the data's
     configuration.
     """
-    replace(S2THubInterface, "get_model_input", _read_filterbank)
-    S2THubInterface.get_model_input = staticmethod(S2THubInterface.get_model_input)  # also called on an instance
+    if not isinstance(vars(S2THubInterface)["get_model_input"], staticmethod):
+        replace(S2THubInterface, "get_model_input", _read_filterbank)
+        S2THubInterface.get_model_input = staticmethod(S2THubInterface.get_model_input)  # also called on an instance
 
 
 def _read_filterbank(read: Callable, task: speech_to_text.SpeechToTextTask, audio: str | Tensor) -> dict[str, Any]:
