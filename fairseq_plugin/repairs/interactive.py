@@ -77,11 +77,20 @@ def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, 
     if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
         return step(task, generator, models, sample, *args, **kwargs)
     eos, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
-    blank = ((tokens == eos) | (tokens == pad)).all(1).tolist()
+    blank = ((tokens == eos) | (tokens == pad) | (tokens == _language_of(task, eos))).all(1).tolist()
     if all(blank):
         return [[_empty_hypothesis(eos)] for _ in blank]
     found = step(task, generator, models, sample, *args, **kwargs)
     return [[_empty_hypothesis(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
+
+
+def _language_of(task: FairseqTask, eos: int) -> int:
+    """The symbol of a language that a task with `--encoder-langtok` adds to every source; `eos` if it adds none."""
+    found = None
+    if isinstance(task, TranslationMultiSimpleEpochTask):
+        of_source, _ = task.args.langtoks["main"]
+        found = task.data_manager.get_encoder_langtok(task.args.source_lang, task.args.target_lang, of_source)
+    return eos if found is None else found
 
 
 def _empty_hypothesis(eos: int) -> dict[str, Any]:

@@ -5,12 +5,13 @@ import logging
 import math
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils, models
+from fairseq import checkpoint_utils, models, options, tasks
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
@@ -159,6 +160,20 @@ class TestMultilingual:
         words = ("--source-lang", source, "--target-lang", target, "--max-len-b", "5", "--gen-subset", "valid")
         assert len(upstream.translations(upstream.use("generate", data, path, *flags, *words)[1])) == 9
         assert upstream.answer(data, path, "\n", *flags, *words[:6]) == {0: ""}
+
+    @pytest.mark.parametrize("tagged", [[], ["--encoder-langtok", "tgt"]])
+    def test_an_empty_source_may_have_the_symbol_of_a_language(self, tagged, data):
+        words = [data["text"], "--task=translation_multi_simple_epoch", "--langs=en,de", "--lang-pairs=en-de"]
+        words += ["--source-lang=en", "--target-lang=de", *tagged]
+        args = options.parse_args_and_arch(options.get_generation_parser(), list(map(str, words)))
+        task = tasks.setup_task(args)
+        eos, word = task.source_dictionary.eos(), task.source_dictionary.index("one")
+        for source, expected in (([eos], True), ([word, eos], False)):
+            dataset = task.build_dataset_for_inference([torch.tensor(source)], [len(source)])
+            batch = dataset.collater([dataset[number] for number in dataset.ordered_indices()])
+            with nullcontext() if expected else pytest.raises(AttributeError, match="generate"):  # without a search
+                ((found,),) = task.inference_step(None, [], batch)
+                assert found["tokens"].tolist() == [eos]
 
     def test_a_language_s_dictionary_in_another_order_is_rejected(self, trained_once):
         data, path = trained_once("multilingual_transformer")
