@@ -37,8 +37,8 @@ def restore_intact_checkpoints(load: Callable, trainer: Trainer, filename: str, 
     """Names a damaged checkpoint and the newest intact one beside it; ``RECURRENCE_RESTORE=newest`` resumes from that.
 
     fairseq fails with a traceback about a zip archive, or resumes with damaged numbers, because torch checks no
-    checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` is missing, it silently starts a new run;
-    a warning says so.
+    checksums. If ``checkpoint_last.pt`` or the file of ``--restore-file`` or ``--continue-once`` is missing, it starts
+    a new run without a word; a warning says so.
     """
     chosen = _from_rank_0(trainer, lambda: _choose(filename, trainer.cfg.checkpoint))
     return load(trainer, chosen, *args, **kwargs)
@@ -52,8 +52,9 @@ def _choose(wanted: str, options: Any) -> str:
     wrong = damage(path) if path.is_file() else None
     if path.is_file() and wrong is None:
         return wanted
-    if wrong is None and options.restore_file != "checkpoint_last.pt":
-        logger.warning(f"--restore-file {wanted}: no such file: starting a new run")
+    once = wanted == getattr(options, "continue_once", None)  # fairseq 0.12.2 lacks it
+    if wrong is None and (once or options.restore_file != "checkpoint_last.pt"):
+        logger.warning(f"--{'continue-once' if once else 'restore-file'} {wanted}: no such file: starting a new run")
         return wanted
     best = newest_intact(path.parent) if path.parent.is_dir() else None
     if best is None and wrong is None:
