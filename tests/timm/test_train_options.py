@@ -120,18 +120,18 @@ def test_the_validation_set_must_have_the_training_classes(images, tmp_path, rej
     assert "--val-split val: must hold the classes of train, blue, green, red" in error
 
 
-@pytest.mark.parametrize("name", ["imagenet", "inaturalist"])
-def test_the_classes_of_sets_of_torchvision_are_those_of_their_labels(images, tmp_path, name):
+@pytest.mark.parametrize("dataset", ["imagenet", "inaturalist"])
+def test_the_classes_of_sets_of_torchvision_are_those_of_their_labels(images, tmp_path, dataset):
     """Of ImageNet's, most have several names, and two of them the same; iNaturalist's have a number and seven ranks."""
     names = {"blue": ("crane",), "green": ("a", "b", "c"), "red": ("crane", "d")}
     torch.save((names, []), tmp_path / "meta.bin")
-    splits = ("train", "val") if name == "imagenet" else ("2021_train", "2021_valid")
+    splits = ("train", "val") if dataset == "imagenet" else ("2021_train", "2021_valid")
     for split, theirs in zip(("train", "val"), splits):
         (tmp_path / theirs).mkdir()
         for number, colour in enumerate(sorted(names)):
-            folder = colour if name == "imagenet" else f"{number:05}_K_P_C_O_F_G_{colour}"
+            folder = colour if dataset == "imagenet" else f"{number:05}_K_P_C_O_F_G_{colour}"
             (tmp_path / theirs / folder).symlink_to(images / split / colour)
-    args = options.parser("").parse_args(flags(tmp_path, tmp_path / "run", "--dataset", f"torch/{name}"))
+    args = options.parser("").parse_args(flags(tmp_path, tmp_path / "run", "--dataset", f"torch/{dataset}"))
     training, _, classes = data.datasets(args)
     assert classes == 3
     assert {label for _, label in training} == {0, 1, 2}
