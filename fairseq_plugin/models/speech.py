@@ -177,6 +177,13 @@ class SpeechToText(ParameterSharing):
         """fairseq's hub interface of speech, as its own `s2t_transformer` gives; that of other models reads text.
 
         Differs from fairseq: the model is prepared for inference, on which `eight_bits` depends.
+
+        Args:
+            model_name_or_path: folder of the checkpoint.
+            checkpoint_file: its name there.
+            data_name_or_path: folder of the data's dictionary and of `config_yaml`.
+            config_yaml: the configuration of the data.
+            **kwargs: options that replace the checkpoint's, such as `beam=5`.
         """
         where = model_name_or_path, checkpoint_file, data_name_or_path, cls.hub_models()
         loaded = hub_utils.from_pretrained(*where, config_yaml=config_yaml, **kwargs)
