@@ -85,11 +85,13 @@ def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, 
 
 
 def _language_of(task: FairseqTask, eos: int) -> int:
-    """The symbol of a language that a task with `--encoder-langtok` adds to every source; `eos` if it adds none."""
-    found = None
-    if isinstance(task, TranslationMultiSimpleEpochTask):
-        of_source, _ = task.args.langtoks["main"]
-        found = task.data_manager.get_encoder_langtok(task.args.source_lang, task.args.target_lang, of_source)
+    """The symbol of a language that `--encoder-langtok` adds to a source or ends it with; `eos` if there is none."""
+    if isinstance(task, MultilingualTranslationTask) and task.args.encoder_langtok:
+        return task.get_encoder_langtok(task.args.source_lang, task.args.target_lang)
+    if not isinstance(task, TranslationMultiSimpleEpochTask):
+        return eos
+    of_source, _ = task.args.langtoks["main"]
+    found = task.data_manager.get_encoder_langtok(task.args.source_lang, task.args.target_lang, of_source)
     return eos if found is None else found
 
 

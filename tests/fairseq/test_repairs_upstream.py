@@ -162,9 +162,10 @@ class TestMultilingual:
         assert upstream.answer(data, path, "\n", *flags, *words[:6]) == {0: ""}
 
     @pytest.mark.parametrize("tagged", [[], ["--encoder-langtok", "tgt"]])
-    def test_an_empty_source_may_have_the_symbol_of_a_language(self, tagged, data):
-        words = [data["text"], "--task=translation_multi_simple_epoch", "--langs=en,de", "--lang-pairs=en-de"]
-        words += ["--source-lang=en", "--target-lang=de", *tagged]
+    @pytest.mark.parametrize("kind", ["translation_multi_simple_epoch", "multilingual_translation"])
+    def test_an_empty_source_may_have_the_symbol_of_a_language(self, kind, tagged, data):
+        words = [data["text"], f"--task={kind}", "--lang-pairs=en-de", "--source-lang=en", "--target-lang=de", *tagged]
+        words += ["--langs=en,de"] if kind == "translation_multi_simple_epoch" else []
         args = options.parse_args_and_arch(options.get_generation_parser(), list(map(str, words)))
         task = tasks.setup_task(args)
         eos, word = task.source_dictionary.eos(), task.source_dictionary.index("one")
