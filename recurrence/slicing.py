@@ -84,7 +84,13 @@ class Slices(nn.Module):
         if permutation is not None:
             x = x.index_select(1, permutation)
         x = attend(x.reshape(batch * self.groups, tokens // self.groups, width)).reshape(batch, tokens, width)
-        return x if permutation is None else x.index_select(1, permutation.argsort())
+        return x if permutation is None else put_back(x, permutation)
+
+
+@torch.fx.wrap
+def put_back(x: Tensor, permutation: Tensor) -> Tensor:
+    """Permuted tokens (B, N, C) in their own order; permutation: (N,). Traced graphs do not store its inverse."""
+    return x.index_select(1, permutation.argsort())
 
 
 @torch.fx.wrap

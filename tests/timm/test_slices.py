@@ -67,6 +67,14 @@ def test_the_permutation_travels_with_the_checkpoint(sliced):
 
 
 @every_sliced_case
+def test_a_graph_takes_the_permutations_of_a_checkpoint(sliced):
+    model, x = vision.small_with_images(sliced)
+    net = vision.small(sliced, seed=1, permutation_seed=5, features_only=True, feature_cls="fx")
+    assert not net.graph_module.load_state_dict(model.state_dict(), strict=False).missing_keys
+    torch.testing.assert_close(net(x), model.forward_intermediates(x, intermediates_only=True), rtol=1e-9, atol=1e-12)
+
+
+@every_sliced_case
 def test_weights_of_sliced_and_global_models_are_interchangeable(sliced):
     loops = vision.fresh(sliced).config.loops
     everywhere = vision.small(sliced, groups=((1,) * loops,) * 3, seed=1)
