@@ -73,10 +73,12 @@ def create(
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
     if kwargs.get("features_only"):
         options = {name: value for name, value in options.items() if name not in DEPTH_OPTIONS}
+        saved = kwargs.get("pretrained_model_args") or {}  # of a saved model, which timm has added to the given ones
         for name in kwargs.keys() & DEPTH_OPTIONS:
-            if kwargs[name] != DEPTH_OPTIONS[name]:
+            value = kwargs.pop(name)
+            if value not in (DEPTH_OPTIONS[name], saved.get(name)):
                 rule = "must not be given with features_only=True, which runs all passes"
-                raise ValueError(f"{name}={kwargs[name]}: {rule}")
+                raise ValueError(f"{name}={value}: {rule}")
     options = family.merged(options, kwargs)
     stages = {**options, **kwargs}.get("depths")  # of a pyramid, whose features are one of each
     indices = tuple(range(len(stages))) if isinstance(stages, Sequence) else family.model.out_indices
