@@ -29,7 +29,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from timm import task, utils
+from timm import utils
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
@@ -45,6 +45,7 @@ from recurrence.loop import Loop, named_loops
 from recurrence.papers.sret import named_coefficients
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin._task import task
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import last_checkpoint, one_line, record
 from timm_plugin.training.options import OptionError, check, parser, reject

@@ -1,9 +1,12 @@
 """The image trainer rejects wrong options by name; the commands in recipes' README are accepted."""
 
+import importlib
+import re
 import shlex
+import sys
 
 import pytest
-import timm
+import timm.task
 import torch
 
 from tests.support import cli
@@ -76,6 +79,13 @@ REJECTED = {
 def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, message, more):
     assert message in rejected(train.main, *flags(images, tmp_path / "run", *more))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_timm_without_what_the_trainer_needs_is_rejected_by_its_version(monkeypatch):
+    monkeypatch.delattr(timm.task, "evaluation_sample_limit")
+    monkeypatch.delitem(sys.modules, "timm_plugin._task")
+    with pytest.raises(ImportError, match=f"^timm {re.escape(timm.__version__)}: must be 1.0.31 or later"):
+        importlib.import_module("timm_plugin._task")
 
 
 def test_weights_that_are_not_downloaded_are_not_called_missing_files(images, tmp_path, rejected, monkeypatch):

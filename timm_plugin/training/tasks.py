@@ -5,10 +5,10 @@ import argparse
 import timm
 import torch
 import torch.nn.functional as F
-from timm import task
 from torch import Tensor, nn
 
 from recurrence.errors import misfit
+from timm_plugin._task import task
 from timm_plugin.task import DeepSupervisionTask
 from timm_plugin.training.options import DEPTH, reject
 
