@@ -30,22 +30,25 @@ def fit(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, error
     """Makes a state dict fit the loop's depth, in place, or adds to the errors.
 
     Logs a warning if the depth is not the trained one. A checkpoint from before its loops began runs what was
-    trained, which is logged, too.
+    trained, which is logged, too. A truncated loop takes what it still runs from a checkpoint of the whole one.
     """
     trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
     state_dict.pop(f"{prefix}safe", None)  # which early versions stored
     loop.moved = False
     if trained is not None and trained != loop.order:
-        if set(trained) != set(loop.order):
+        if trained == loop.whole:
+            _take(state_dict, f"{prefix}blocks.", sorted(set(trained[: loop.passes])))
+            _take(state_dict, f"{prefix}own.", range(loop.passes))
+        elif set(trained) != set(loop.order):
             errors.append(
                 f"{name}: the checkpoint stores {block_count(trained)} blocks, this depth runs "
                 f"{len(loop.blocks)}: at another depth, the stored blocks may only run more or less often"
             )
         else:
             warn_of_depth(name, loop.order, trained)
-            loop.moved = _take_passes(state_dict, prefix, source_passes(trained, loop.order))
-    if loop.noted is not None:
-        state_dict[f"{prefix}noted"] = torch.tensor(loop.order)  # the buffer itself may still be uninitialised
+            loop.moved = _take(state_dict, f"{prefix}own.", source_passes(trained, loop.order))
+    if loop.noted is not None:  # the buffer itself may still be uninitialised
+        state_dict[f"{prefix}noted"] = torch.tensor(loop.order, device="cpu")
     _adopt_looping(loop, state_dict, prefix)
 
 
@@ -71,7 +74,7 @@ def _adopt_looping(loop: "Loop", state_dict: dict, prefix: str) -> None:
 
     An average of checkpoints from before and after runs all passes.
     """
-    looping = state_dict.pop(f"{prefix}looping", torch.ones(()))
+    looping = state_dict.pop(f"{prefix}looping", torch.ones((), device="cpu"))
     loop.chosen = None if looping > 0 else first_runs(loop.order)
     if loop.looping is not None:
         state_dict[f"{prefix}looping"] = looping
@@ -82,16 +85,18 @@ def _adopt_looping(loop: "Loop", state_dict: dict, prefix: str) -> None:
         )
 
 
-def _take_passes(state_dict: dict, prefix: str, sources: Sequence[int]) -> bool:
-    """Gives pass i copies of the tensors of pass sources[i], in place; returns whether passes own any."""
-    start = f"{prefix}own."
-    trained = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
+def _take(state_dict: dict, start: str, sources: Sequence[int]) -> bool:
+    """Gives entry i of a list of modules copies of the tensors of entry sources[i], in place; returns whether any are.
+
+    The tensors of other entries are removed. `start` is the name of the list and a dot.
+    """
+    stored = {key: state_dict.pop(key) for key in list(state_dict) if key.startswith(start)}
     for index, source in enumerate(sources):
         source_prefix = f"{start}{source}."
-        for key, tensor in trained.items():
+        for key, tensor in stored.items():
             if key.startswith(source_prefix):
                 state_dict[f"{start}{index}.{key[len(source_prefix) :]}"] = tensor.clone()
-    return bool(trained)
+    return bool(stored)
 
 
 def warn_of_depth(name: str, used: Order, trained: Order) -> None:

@@ -72,6 +72,7 @@ class Loop(nn.Module):
 
     Attributes:
         chosen: the passes to run instead of all; None for all.
+        whole: the order before :meth:`truncate`; None without.
         noted: buffer with the order, see :meth:`note_order`; None if other tensors show it.
         looping: buffer, 0 until late loops begin, then 1; None if they begin at once.
         learned_levels: whether `levels` are learned; a pass that runs again then has its own again.
@@ -82,6 +83,7 @@ class Loop(nn.Module):
     """
 
     chosen: tuple[int, ...] | None = None
+    whole: Order | None = None
     noted: Tensor | None
     looping: Tensor | None
     learned_levels = False
@@ -215,7 +217,7 @@ class Loop(nn.Module):
 
     def truncate(self, passes: int) -> None:
         """Keeps the first passes, and the blocks that they run."""
-        order = self.order[:passes]
+        self.whole, order = self.whole or self.order, self.order[:passes]
         kept = sorted(set(order))
         self.blocks = nn.ModuleList(self.blocks[which] for which in kept)
         self.order = tuple(kept.index(which) for which in order)

@@ -68,7 +68,7 @@ class UniversalViT(LoopedVisionTransformer):
             if theirs is None or own is None or (noted is None and len(theirs) == len(own)):
                 continue
             trained = same_kind(used, len(theirs)) if noted is None else tuple(noted.tolist())
-            if trained in (None, used) or set(trained) != set(used) or len(trained) != len(theirs):
+            if trained in (None, used, self.loop.whole) or set(trained) != set(used) or len(trained) != len(theirs):
                 continue  # nothing to do, or torch reports the mismatch
             warn_of_depth(name, used, trained)
             if name == "depth_embed":  # not the buffer itself, which may still be uninitialised

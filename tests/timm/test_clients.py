@@ -65,6 +65,15 @@ def test_weights_of_another_depth_load_into_a_model_from_the_meta_device():
     assert model.depth_embed.equal(expected.depth_embed)
 
 
+@every_registered_structure
+def test_weights_load_where_new_tensors_are_on_the_meta_device(structure):
+    trained = vision.fresh(structure).state_dict()
+    with torch.device("meta"):
+        model = timm.create_model(vision.CASES[structure][0], **vision.arguments(structure))
+        model.load_state_dict(trained, assign=True)
+    assert same_state(model.state_dict(), trained)
+
+
 @vision.every_model
 def test_images_of_any_size_are_rejected_by_name(name):
     with pytest.raises(ValueError, match=f"dynamic_img_size=True: {name} takes images of the size that img_size gives"):

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from timm.models import save_for_hf
 
 from recurrence.elastic import at_depths
 from tests.support import vision
@@ -37,6 +38,19 @@ def test_features_only_gives_the_whole_models_features(case):
         assert not [key for key in getter.state_dict() if key.startswith(("model.head.", "model.norm."))]
     default = vision.fresh(case, features_only=True)
     assert default.feature_info.channels() == [info["num_chs"] for info in model.feature_info][-3:]
+
+
+@every_case
+def test_pruned_features_load_the_whole_models_weights(case):
+    """As in timm's own models; `strict=False` also leaves out the parts that were pruned."""
+    model, x = vision.small_with_images(case)
+    whole = model.state_dict(prefix="model.")
+    expected = model.forward_intermediates(x, intermediates_only=True)
+    for index in range(len(expected)):
+        for state_dict in (whole, dict(whole)):  # safetensors drop what a state dict says of itself
+            getter = vision.small(case, seed=1, features_only=True, out_indices=[index])
+            assert not getter.load_state_dict(state_dict, strict=False).missing_keys
+            assert torch.equal(getter(x)[0], expected[index])
 
 
 @every_registered_structure
@@ -211,3 +225,13 @@ def test_a_pruned_model_starts_anew_as_what_is_left(case):
 def test_features_only_rejects_what_only_other_outputs_have(option, value):
     with pytest.raises(ValueError, match=re.escape(f"{option}={value}: must not be given with features_only=True")):
         vision.fresh("uit", features_only=True, **{option: value})
+
+
+def test_features_of_a_saved_model_leave_out_its_depth_in_training(tmp_path):
+    model = vision.fresh("uit", depth_range=(1, 2)).eval()
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    saved, x = dict(pretrained=True, features_only=True), vision.images(model)
+    found = timm.create_model(f"local-dir:{tmp_path}", **saved).eval()(x)
+    torch.testing.assert_close(found, model.forward_intermediates(x, intermediates_only=True), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=re.escape("depth_range=(1, 3): must not be given with features_only=True")):
+        timm.create_model(f"local-dir:{tmp_path}", depth_range=(1, 3), **saved)
