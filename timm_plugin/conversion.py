@@ -8,6 +8,7 @@ from timm.layers import PatchEmbed
 from timm.models.vision_transformer import Block, Mlp, VisionTransformer
 from torch import nn
 
+from recurrence.order import STRATEGIES
 from recurrence.weights.names import StateDict
 from recurrence.weights.share import share
 from recurrence.weights.unshare import is_one, unshare
@@ -67,6 +68,8 @@ def to_looped(model: nn.Module, strategy: str, unique_layers: int, rank: int | N
     depth, width, first = len(model.blocks), model.embed_dim, model.blocks[0]
     if not 1 <= unique_layers <= depth or depth % unique_layers:
         raise ValueError(f"--unique-layers={unique_layers}: must be >= 1 and divide the {depth} layers")
+    if not STRATEGIES[strategy].fits(unique_layers, depth):
+        raise ValueError(f"--unique-layers={unique_layers}: {STRATEGIES[strategy].needs}")
     if rank is not None and not 1 <= rank <= width:
         raise ValueError(f"--rank={rank}: must be >= 1 and <= the model's width, {width}")
     looped = timm.create_model(

@@ -121,7 +121,7 @@ def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
     ("changes", "how", "message"),
     [
         ({}, ("cycle", 2, 17), "--rank=17: must be >= 1 and <= the model's width, 16"),
-        ({}, ("sandwich", 4, 4), "depth=4: must be 3 with sandwich"),
+        ({}, ("sandwich", 4, 4), "--unique-layers=4: must be 3 with sandwich"),
         ({}, ("cycle", 3, 4), "--unique-layers=3: must be >= 1 and divide the 4 layers"),
         (dict(init_values=0.1), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.ls1.gamma"),
         (dict(qkv_bias=False), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.attn.qkv.bias"),
