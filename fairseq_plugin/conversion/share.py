@@ -91,6 +91,8 @@ def shared(
         raise ValueError(f"--strategy={strategy}: there is no architecture {arch}")
     values = dict(arch=arch, strategy=strategy, share_layer_num=None, residual_rank=rank)
     values |= {f"{side}_unique_layers": unique_layers for side in kind.sides}
+    if args.no_token_positional_embeddings:  # fairseq then ignores whether positions would be learned
+        values |= {f"{side}_learned_pos": False for side in kind.sides}
     if kind is KINDS[LANGUAGE]:
         values |= _language_values(args)
     return argparse.Namespace(**{**vars(args), **values}), weights

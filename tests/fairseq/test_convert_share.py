@@ -18,6 +18,7 @@ UPSTREAM = {
     "post-norm": {},
     "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
     "learned": dict(encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True),
+    "without positions": dict(encoder_learned_pos=True, no_token_positional_embeddings=True),
     "unequal sides": dict(decoder_layers=6, encoder_ffn_embed_dim=12, share_decoder_input_output_embed=True),
 }
 
