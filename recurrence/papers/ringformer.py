@@ -35,7 +35,7 @@ class Signals:
             raise FieldError("rank", self.rank, "must be >= 1 and <= {width}", width=width)
         for name in ("attention_signal", "cross_attention_signal"):
             if pre_norm and getattr(self, name) == "before":
-                raise FieldError(name, "'before'", "a signal before the projection needs a post-norm block")
+                raise FieldError(name, "before", "a signal before the projection needs a post-norm block")
 
     def new(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
         """New signals of a pass on so many stacked projections of the same input, each width -> out_width."""

@@ -26,7 +26,7 @@ BAD = {
         "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not go with --level-signal=full",
         "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: has no effect",
-        "--attention-signal before --encoder-normalize-before": "--attention-signal='before': .* needs a post-norm",
+        "--attention-signal before --encoder-normalize-before": "--attention-signal=before: .* needs a post-norm",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
         "--embedding-dropout 1.5": r"--embedding-dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
