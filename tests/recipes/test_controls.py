@@ -35,7 +35,7 @@ def translation_model(words):
         return args, translation.task(SYMBOLS, SYMBOLS).build_model(args)
 
 
-@pytest.mark.parametrize(("derived", "row"), [("once", "once"), ("narrow", "narrow"), ("deep", "vanilla")])
+@pytest.mark.parametrize(("derived", "row"), [("once", "once"), ("narrow", "narrow_tuned"), ("deep", "vanilla")])
 def test_controls_of_translation(derived, row, tmp_path):
     words = training("multi30k/train.sh", "ringformer", tmp_path)
     args, looped = translation_model(words)
@@ -51,7 +51,8 @@ def test_controls_of_translation(derived, row, tmp_path):
 def test_controls_of_images(derived, row, tmp_path):
     model, kwargs = image_training(training("cifar10/train.sh", "ringformer", tmp_path))
     looped = timm.create_model(model, device="meta", num_classes=10, **kwargs)
-    config, blocks = looped.config, [6 if derived == "deep" else 1]
+    config = looped.config
+    blocks = [loop.passes if derived == "deep" else len(loop.blocks) for loop in looped.loops()]
 
     def control(**sizes):
         wanted = {**config.unshared(blocks), **sizes}
