@@ -63,13 +63,15 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
     """The options of the model and its run, from either of the places where fairseq's versions store them.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are none, or they name no architecture.
     """
     args = state.get("args") or (state.get("cfg") or {}).get("model")
     if not args:
         raise ValueError("IN: holds no options of a model, under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
-    args.arch = getattr(args, "arch", None) or args._name
+    args.arch = getattr(args, "arch", None) or getattr(args, "_name", None)
+    if args.arch is None:
+        raise ValueError("IN: its options name no architecture, under arch or _name")
     task = _group(state, "task")
     for name in LIMITS:
         if getattr(args, name, None) is None and task.get(name) is not None:

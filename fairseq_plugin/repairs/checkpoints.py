@@ -143,8 +143,8 @@ def load_safely(path: str | Path) -> dict[str, Any]:
     """
     with _explained(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
-        if "model" not in state:
-            raise KeyError("model")
+        if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+            raise TypeError("has no state dict under model")
         return state
 
 

@@ -290,6 +290,7 @@ def foreign(**state) -> dict:
     [
         (foreign(args=None), "holds no options of a model"),
         (foreign(args=None, cfg={"model": {}}), "holds no options of a model"),
+        (foreign(args=Namespace(encoder_layers=6)), "name no architecture, under arch or _name"),
         (foreign(args=Namespace(arch="nothing")), "--arch nothing: must be "),
         (foreign(), "--arch transformer: does not fit the weights: Missing key"),
     ],

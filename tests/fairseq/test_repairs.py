@@ -126,6 +126,11 @@ class TestCheckpoints:
             with pytest.raises(pickle.UnpicklingError, match=f"^{path}: not a checkpoint of fairseq "):
                 load(str(path))
 
+    def test_a_checkpoint_without_weights_is_named(self, tmp_path):
+        torch.save({"args": None, "model": [1]}, tmp_path / "other.pt")
+        with pytest.raises(pickle.UnpicklingError, match=f"^{tmp_path}/other.pt: not a checkpoint of fairseq .*model"):
+            load_safely(tmp_path / "other.pt")
+
     def test_types_that_others_disallow_are_allowed_again(self, tmp_path):
         path = tmp_path / "options.pt"
         torch.save({"args": Namespace(arch="cycle"), "model": {}}, path)
