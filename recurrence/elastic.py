@@ -174,6 +174,9 @@ def idle(loop: Loop, indices: Sequence[int]) -> list[nn.Parameter]:
     modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in indices}]
     if loop.own is not None:
         modules += [loop.own[index] for index in set(range(loop.passes)) - set(indices)]
+    again = {loop.order[index] for index in set(indices) - set(first_runs(loop.order))}
+    if isinstance(loop.join, nn.Module) and not loop.inject & again:
+        modules.append(loop.join)
     return [parameter for module in modules for parameter in module.parameters()]
 
 

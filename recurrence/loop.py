@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,8 @@ class Loop(nn.Module):
         blocks: called as `block(x, own=..., context=..., slot=..., distance_keys=..., **shared)` without what is None.
         order: one block index per pass.
         own: one module per pass with the parameters of that pass; None if passes own nothing.
-        inject: blocks whose later passes get the input of the block's first pass added to theirs.
+        inject: blocks whose later passes also get the input of the block's first pass.
+        join: called as `join(x, first)` with the state and that input, both (B, T, C); returns the input of the pass.
 
     Attributes:
         chosen: the passes to run instead of all; None for all.
@@ -95,6 +96,7 @@ class Loop(nn.Module):
         order: Order,
         own: Sequence[nn.Module] | None = None,
         inject: Collection[int] = (),
+        join: Callable[[Tensor, Tensor], Tensor] = torch.add,
     ):
         super().__init__()
         check_order(order, len(blocks))
@@ -107,7 +109,7 @@ class Loop(nn.Module):
         # Recompute each pass in the backward pass. Non-reentrant, because the reentrant form fails under
         # DistributedDataParallel if a block runs twice.
         self.checkpointing = False
-        self.inject = frozenset(inject)
+        self.inject, self.join = frozenset(inject), join
         self.training_depth = TrainingDepth(self.passes)
         for name in ("noted", "looping"):
             self.register_buffer(name, None)
@@ -166,7 +168,7 @@ class Loop(nn.Module):
             if levels is not None:
                 x = x + levels[index]
             if which in first_inputs:
-                x = x + first_inputs[which]
+                x = self.join(x, first_inputs[which])
             elif which in self.inject:
                 first_inputs[which] = x
             block: Any = self.blocks[which] if self.training else uncompiled(self.blocks[which])

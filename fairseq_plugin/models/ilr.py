@@ -4,10 +4,10 @@ Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 an
 
 The output matrix is the embedding, the FFN is 4 times as wide as the model, and nothing is unique to a pass. Block
 recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
-again before each repetition.
+again before each repetition, or joined by a learned matrix (`--inject-adapter`).
 
-Differs from the published code: no adapter of 2 C^2 parameters, which that code creates for block recurrence and never
-uses. There is a cache; dropout is an option (0).
+Differs from the published code: that code always creates the matrix for block recurrence, 2 C^2 parameters, but never
+uses it. There is a cache; dropout is an option (0).
 """
 
 from collections.abc import Callable
@@ -58,6 +58,11 @@ class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
         "add the stack's input again before each further run of the stack; with a reuse map, add the input of a "
         "layer's first pass before each of its further passes",
     )
+    inject_adapter: bool = option(
+        False,
+        "with --inject-embedding: a learned matrix, 2 C to C, maps the state and that input, side by side, to the "
+        "input of the pass, as in Huginn, in place of their sum",
+    )
     position: str = position_option("rotary", "; rope is an older word for rotary", older=("rope",))
 
 
@@ -94,12 +99,14 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
         ones = ",".join(["1"] * layers["decoder"])
-        return {"decoder_layers": layers["decoder"], "reuse_map": ones, "block_loops": 1, "inject_embedding": False}
+        looped = {"block_loops": 1, "inject_embedding": False, "inject_adapter": False}
+        return {"decoder_layers": layers["decoder"], "reuse_map": ones, **looped}
 
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         relative = cls.position_kind(args) == "relative"
-        loop = llama_layers(shape, cls.order(args), _injected(args), not args.post_norm, relative)
+        injection = _injected(args), args.inject_adapter
+        loop = llama_layers(shape, cls.order(args), *injection, not args.post_norm, relative)
         init.normal_(loop, args.embedding_std)
         return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))
 
@@ -109,6 +116,8 @@ class IntraLayerRecurrence(LanguageModel):
         if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
             rule = "needs a pass that runs again, by {reuse_map} or {block_loops} > 1"
             raise FieldError("inject_embedding", True, rule)
+        if args.inject_adapter and not args.inject_embedding:
+            raise FieldError("inject_adapter", True, "needs {inject_embedding}")
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -1,14 +1,14 @@
 """Intra-Layer Recurrence: LLaMA's layers, each run as often as a reuse map says.
 
 A pass owns nothing. Block recurrence repeats the whole stack instead, and adds the stack's input again before each
-repetition (`inject`). The layer:
+repetition (`inject`) or, with an adapter, maps it and the state to the input of the repetition. The layer:
 
 `x + attention(norm x)`, then `x + down(silu(gate n) * up n)` with n = norm x; RMSNorm, no biases. Its post-norm form
 keeps the state bounded however many passes run: `norm(x + attention x)`, then `norm(x + ffn x)`.
 
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
 Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it
-is added from the second on.
+is added from the second on. The paper mentions the adapter, which is Huginn's, and uses the sum.
 Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence has 4 C instead of 8/3 C.
 """
 
@@ -72,13 +72,36 @@ class LlamaBlock(nn.Module):
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 
+class Adapter(nn.Module):
+    """Maps the state and the injected input, side by side, to the input of a pass by one matrix without a bias.
+
+    Source: Huginn (arXiv:2502.05171), section 3.1.
+    Differs from Huginn: the first repetition has no adapter, as its state is the injected input.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.matrix = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor, first: Tensor) -> Tensor:
+        """State and injected input, (B, T, C) each -> (B, T, C)."""
+        return apply(self.matrix, torch.cat([x, first], dim=-1))
+
+
 def llama_layers(
     shape: Shape,
     order: Order,
     inject: Collection[int] = (),
+    adapter: bool = False,
     pre_norm: bool = True,
     relative: bool = False,
 ) -> Loop:
-    """LLaMA's layers in the order of a reuse map or of block recurrence; inject: see :class:`Loop`."""
+    """LLaMA's layers in the order of a reuse map or of block recurrence.
+
+    Args:
+        shape, pre_norm, relative: see :class:`LlamaBlock`.
+        order, inject: see :class:`Loop`.
+        adapter: join the state and the injected input by an :class:`Adapter`, which all passes share, not by a sum.
+    """
     blocks = [LlamaBlock(shape, pre_norm, relative) for _ in range(block_count(order))]
-    return Loop(blocks, order, inject=inject)
+    return Loop(blocks, order, inject=inject, join=Adapter(shape.width) if adapter else torch.add)

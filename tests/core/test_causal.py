@@ -36,6 +36,15 @@ def test_norms_are_computed_in_float32():
 
 
 @torch.no_grad()
+def test_an_adapter_joins_the_state_and_the_input_of_the_stack():
+    loop, x = llama_layers(SHAPE, (0, 1, 0, 1), inject=(0,), adapter=True), random_states(3, 4, 12).float()
+    once = loop.blocks[1](loop.blocks[0](x))
+    of_state, of_input = loop.join.matrix.weight.chunk(2, dim=1)
+    expected = loop.blocks[1](loop.blocks[0](once @ of_state.T + x @ of_input.T))
+    torch.testing.assert_close(loop(x), expected)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("levels", [None, LevelTable(12, with_position=True)])
 def test_no_more_passes_run_than_have_a_level_or_a_slot(levels):
     model = CausalStack(llama_layers(SHAPE, (0, 0)), level_table=levels).double()

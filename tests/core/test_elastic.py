@@ -39,7 +39,7 @@ STACKS = {
     "middle loop": (lambda which: relaxed(SHAPE, which, 2), (0, 1, 2, 1, 2, 3), (4, 6, 8)),
     "reuse map": (lambda which: llama_layers(SHAPE, which, inject=(1,)), (0, 1, 1, 1, 2, 3), (4, 5, 6, 9)),
     "sret": (lambda which: sret(SHAPE, which, Recursion(projection_width=4)), order.sequence(2, 4), (2, 4, 6)),
-    "block recurrence": (lambda which: llama_layers(SHAPE, which, inject=(0,)), order.cycle(2, 6), (2, 4, 6)),
+    "block recurrence": (lambda which: llama_layers(SHAPE, which, (0,), adapter=True), order.cycle(2, 6), (2, 4, 6)),
 }
 
 

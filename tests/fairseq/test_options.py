@@ -109,6 +109,7 @@ KNOBS = {
     "reuse_map": Knob("--reuse-map 1,3,1", "output"),
     "post_norm": Knob("--post-norm", "values output"),
     "inject_embedding": Knob("--inject-embedding", "output"),
+    "inject_adapter": Knob("--inject-adapter", "parameters", base="--inject-embedding"),
     "position": Knob("--position alibi", "output"),
     "decoder_final_norm": Knob("--decoder-final-norm", "parameters"),
     "adaptive_input_cutoff": Knob("--adaptive-input-cutoff 6,9", "parameters"),

@@ -76,6 +76,7 @@ BAD = {
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--inject-adapter": "--inject-adapter: needs --inject-embedding",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
     },
     "sequence_lm": {

@@ -32,6 +32,7 @@ VARIANTS = {
         "none": ["--position", "none"],
         "injected map": ["--position", "rotary", "--inject-embedding"],
         "injected loops": ["--position", "alibi", "--block-loops", "2", "--inject-embedding"],
+        "adapter": ["--position", "none", "--block-loops", "2", "--inject-embedding", "--inject-adapter"],
     },
     "SharedLanguageModel": {
         "adaptive": [],
