@@ -57,6 +57,12 @@ class Request(BaseModel):
             return "full"
         return "jpeg" if self.scale == "paper" or has("cifar10_full.tgz") else "5000"
 
+    @property
+    def processes(self) -> int:
+        """How many processes train a row: GPUS, unless fairseq's flag says otherwise."""
+        given = re.findall(r"--distributed-world-size[ =](\d+)", " ".join(self.flags))
+        return int(given[-1]) if given else self.gpus
+
     def recorded_scale(self, run: Run) -> str:
         """The scale under which a run is recorded, with whatever makes it another experiment."""
         parts = [self.scale]

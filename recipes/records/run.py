@@ -95,7 +95,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     check_begun(folder, command)
     (folder / "cmd.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
     if not {".training.done", "env.json"} <= {path.name for path in folder.iterdir()}:
-        processes = 1 if run.table.kind == "count" else request.gpus
+        processes = 1 if run.table.kind == "count" else request.processes
         collect.write_environment(folder, processes)  # of the training, also if the run goes on to its score elsewhere
     home = request.out if request.scale == "smoke" else RECIPES
     results = Path(request.results or home / run.table.folder.name / "results.csv")

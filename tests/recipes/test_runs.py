@@ -89,6 +89,13 @@ def test_a_run_is_recorded_with_the_machine_that_trained_it(tmp_path, monkeypatc
     assert (found["value"], found["device"]) == ("5.0", "8 x H100")
 
 
+def test_processes_that_a_flag_asks_for_are_recorded(tmp_path):
+    settings = dict(SCALE="paper", GPUS="4")
+    assert requested(tmp_path, **settings).processes == 4
+    assert requested(tmp_path, "--cpu", "--distributed-world-size", "2", **settings).processes == 2
+    assert requested(tmp_path, "--distributed-world-size=1", **settings).processes == 1
+
+
 def test_more_processes_than_gpus_are_rejected_before_anything_runs(tmp_path, monkeypatch):
     asked, table = requested(tmp_path, SCALE="paper", GPUS="8"), NAMED["sret/table1"]
     for gpus in (0, 8):  # without a GPU, processes run on the CPU
