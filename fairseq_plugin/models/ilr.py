@@ -113,8 +113,9 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        if args.inject_embedding and len(cls.order(args)) == args.decoder_layers:
-            rule = "needs a pass that runs again, by {reuse_map} or {block_loops} > 1"
+        runs_once = len(cls.order(args)) == args.decoder_layers and args.depth_range is None
+        if args.inject_embedding and runs_once:
+            rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or {depth_range}"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:
             raise FieldError("inject_adapter", True, "needs {inject_embedding}")

@@ -177,6 +177,13 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flag
     expect_loss(model, arch, whole + 0.5 * sum(earlier) / len(earlier), whole)
 
 
+def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth():
+    arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--depth-range", "3-6", "--block-loops")
+    model, once = models.tiny(arch, *loops, "2"), models.tiny(arch, *loops, "1", seed=1)
+    once.load_state_dict(model.state_dict())
+    assert loss_at(once, arch, {}) == loss_at(model, arch, {model.loops_by_side()["decoder"]: 3})
+
+
 @every_elastic_model
 def test_mixed_depth_is_the_mean_over_two_models(arch):
     adaptive = ("--adaptive-softmax-dropout", "0") if arch.endswith("_lm") else ()
