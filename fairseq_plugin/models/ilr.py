@@ -113,8 +113,9 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
-        runs_once = len(cls.order(args)) == args.decoder_layers and args.depth_range is None
-        if args.inject_embedding and runs_once:
+        with cls.options.flags_in_errors("decoder"):
+            runs_once = len(cls.order(args)) == args.decoder_layers
+        if args.inject_embedding and runs_once and args.depth_range is None:
             rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or {depth_range}"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:
