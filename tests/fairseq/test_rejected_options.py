@@ -75,7 +75,7 @@ BAD = {
         "--reuse-map 1,0,1,1": "--reuse-map=1,0,1,1: must be whole numbers >= 1, with commas between them",
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
-        "--inject-embedding --reuse-map 4,2": "--reuse-map=4,2: has 2 entries, needs one for each of --decoder-layers=4",
+        "--inject-embedding --reuse-map 4,2": "--reuse-map=4,2: has 2 entries, needs one for each of --decoder-layers",
         "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a pass that runs again",
         "--inject-adapter": "--inject-adapter: needs --inject-embedding",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
