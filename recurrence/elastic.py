@@ -11,6 +11,7 @@ Differs from Huginn: draws are uniform within a range, gradients flow through al
 from noise.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -168,16 +169,21 @@ def describe_late(loops: Mapping[str, Loop]) -> str:
 
 
 def idle(loop: Loop, indices: Sequence[int]) -> list[nn.Parameter]:
-    """Parameters without a gradient if an update runs only these passes; none at mixed depth, which also runs all."""
-    if loop.training_depth.mixed:
-        return []
-    modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in indices}]
+    """Parameters without a gradient if an update runs these passes and, at mixed depth, also all."""
+    runs = [indices, range(loop.passes)] if loop.training_depth.mixed else [indices]
+    used = {index for run in runs for index in run}
+    modules = [loop.blocks[which] for which in set(loop.order) - {loop.order[index] for index in used}]
     if loop.own is not None:
-        modules += [loop.own[index] for index in set(range(loop.passes)) - set(indices)]
-    again = {loop.order[index] for index in set(indices) - set(first_runs(loop.order))}
-    if isinstance(loop.join, nn.Module) and not loop.inject & again:
+        modules += [loop.own[index] for index in set(range(loop.passes)) - used]
+    if isinstance(loop.join, nn.Module) and not any(_joins(loop, run) for run in runs):
         modules.append(loop.join)
     return [parameter for module in modules for parameter in module.parameters()]
+
+
+def _joins(loop: Loop, indices: Sequence[int]) -> bool:
+    """Whether one of these passes gets the input of its block's first pass."""
+    runs = Counter(loop.order[index] for index in indices)
+    return any(runs[which] > 1 for which in loop.inject)
 
 
 def may_idle(loop: Loop) -> bool:

@@ -40,6 +40,7 @@ STACKS = {
     "reuse map": (lambda which: llama_layers(SHAPE, which, inject=(1,)), (0, 1, 1, 1, 2, 3), (4, 5, 6, 9)),
     "sret": (lambda which: sret(SHAPE, which, Recursion(projection_width=4)), order.sequence(2, 4), (2, 4, 6)),
     "block recurrence": (lambda which: llama_layers(SHAPE, which, (0,), adapter=True), order.cycle(2, 6), (2, 4, 6)),
+    "beyond one run": (lambda which: llama_layers(SHAPE, which, (0,), adapter=True), (0,), (1, 2, 4)),
 }
 
 
@@ -141,6 +142,9 @@ def test_mixed_depth_trains_all_passes_and_fewer():
         assert branches(loops) == ([full] if drawn == full else [full, drawn])
         assert not any(idle(loop, loop.running) for loop in loops)
     assert not any(map(may_idle, loops))
+    loop = made("beyond one run", (0,))
+    make_elastic(loop, (1, 4), mixed_depth=True)
+    assert may_idle(loop)  # the adapter, where the drawn depth is the full one
     make_elastic(loops[0], (2, 4))
     assert may_idle(loops[0])
 
