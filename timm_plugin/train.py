@@ -36,7 +36,7 @@ from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 from recurrence.count import stored
 from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
@@ -280,7 +280,7 @@ class Trainer:
 
 
 def main() -> None:
-    gemm.bound_caches()
+    bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()
     command_line = parser(__doc__)

@@ -3,7 +3,6 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
-their layer, unless `--residual-rank` gives each pass its own (:mod:`recurrence.papers.relaxed`), as in models made by
 `python -m fairseq_plugin.convert share`.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import SIDES, Options, like, option
 from fairseq_plugin.modules.register import register_family, size
@@ -28,7 +26,6 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, block_count, parse_order, published_order
-from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
 logger = logging.getLogger(__name__)
@@ -100,7 +97,7 @@ class SharingOptions(Options):
 
 
 @dataclass
-class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
+class ParameterSharingOptions(SharingOptions, TranslationOptions):
     """The assignment of layers to depths, for encoder and decoder."""
 
     encoder_order: str | None = any_order("encoder")

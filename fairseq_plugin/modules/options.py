@@ -13,6 +13,7 @@ from torch import nn
 
 from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
+from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
 
 SIDES = ("encoder", "decoder")
@@ -209,6 +210,13 @@ class ConfiguredModel(nn.Module):
         with cls.options.flags_in_errors():
             cls._check(args, task)
             return cls._build(args, task)
+
+    def set_loops(self, args: Any) -> None:
+        """Sets what training recomputes and compiles."""
+        for loop in named_loops(self).values():
+            loop.checkpointing = args.checkpoint_activations
+            if args.compile:
+                loop.compile_blocks(backend=args.compile)
 
     @classmethod
     def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:
