@@ -9,7 +9,7 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.embedding import Output, TokenInput, borrow
-from fairseq_plugin.repairs.replace import before
+from fairseq_plugin.modules.hooks import call_before
 from recurrence.cache import stays
 from recurrence.causal import CausalStack
 from recurrence.draft import Draft, Drafting
@@ -285,12 +285,15 @@ class CrossDecoder(StackDecoder):
         return CausalStack(self.loop, self.positions, self.layer_norm, self.level_table)
 
 
-@before(SequenceGeneratorWithAlignment, "__init__")
-def return_attention_when_aligning(generator: Any, models: list[nn.Module], *args, **kwargs) -> None:
+def return_attention_when_aligning() -> None:
     """Makes decoders return attention weights to any search that aligns.
 
     fairseq's commands ask for them in advance (`--print-alignment`), its hub interface does not.
     """
+    call_before(SequenceGeneratorWithAlignment, "__init__", _return_attention)
+
+
+def _return_attention(generator: Any, models: list[nn.Module], *args, **kwargs) -> None:
     for decoder in (model.decoder for model in models if hasattr(model, "decoder")):
         if isinstance(decoder, StackDecoder):
             decoder.need_attn = True

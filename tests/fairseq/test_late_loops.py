@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils, options
 
 from fairseq_plugin import average, compare, depth
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, models
 from tests.support.conversion import as_fairseq
 from tests.support.states import same_state
