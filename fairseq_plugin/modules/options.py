@@ -208,6 +208,7 @@ class ConfiguredModel(nn.Module):
             ValueError: naming the option, the value and the rule.
         """
         with cls.options.flags_in_errors():
+            cls.options.fill(args, {})  # a user's own architecture may leave options out
             cls._check(args, task)
             return cls._build(args, task)
 
@@ -226,6 +227,13 @@ class ConfiguredModel(nn.Module):
         for loop in moved:
             loop.moved = False  # a new training, whose later updates are its own
         super().set_num_updates(num_updates)
+
+    def set_loops(self, args: Any) -> None:
+        """Sets what training recomputes and compiles."""
+        for loop in named_loops(self).values():
+            loop.checkpointing = args.checkpoint_activations
+            if args.compile:
+                loop.compile_blocks(backend=args.compile)
 
     @classmethod
     def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:
