@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
-from fairseq.modules.adaptive_softmax import TiedLinear
 from torch import nn
 
 from fairseq_plugin.conversion.upstream import (
@@ -27,6 +26,7 @@ from fairseq_plugin.conversion.upstream import (
     max_positions,
 )
 from fairseq_plugin.models.speech import OF_THE_DATA, SpeechInput
+from fairseq_plugin.modules.adaptive import BorrowingLinear
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
@@ -218,7 +218,7 @@ def _adaptive_softmax(decoder: nn.Module) -> StateDict:
     softmax = decoder.adaptive_softmax
     weights = {f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()}
     for name, module in softmax.named_modules():
-        if isinstance(module, TiedLinear):
+        if isinstance(module, BorrowingLinear):
             weights[f"decoder.adaptive_softmax.{name}.weight"] = module.weight.detach()
     return weights
 
