@@ -13,6 +13,7 @@ from torch import nn
 
 from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
+from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
 
 SIDES = ("encoder", "decoder")
@@ -207,8 +208,32 @@ class ConfiguredModel(nn.Module):
             ValueError: naming the option, the value and the rule.
         """
         with cls.options.flags_in_errors():
+            cls.options.fill(args, {})  # a user's own architecture may leave options out
             cls._check(args, task)
             return cls._build(args, task)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's trainer calls this before each update.
+
+        Raises:
+            ValueError: if training resumes with passes that have loaded what others own, and would get their momentum.
+        """
+        moved = [loop for loop in named_loops(self).values() if loop.moved]
+        if moved and num_updates:
+            raise ValueError(
+                "the checkpoint runs its blocks in another order, and its optimizer state belongs to other parameters; "
+                "use --reset-optimizer or --finetune-from-model"
+            )
+        for loop in moved:
+            loop.moved = False  # a new training, whose later updates are its own
+        super().set_num_updates(num_updates)
+
+    def set_loops(self, args: Any) -> None:
+        """Sets what training recomputes and compiles."""
+        for loop in named_loops(self).values():
+            loop.checkpointing = args.checkpoint_activations
+            if args.compile:
+                loop.compile_blocks(backend=args.compile)
 
     @classmethod
     def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:
