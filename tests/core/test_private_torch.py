@@ -48,7 +48,9 @@ HOOKS = {
 }
 WEIGHTS = {
     "weight parametrised": lambda layer: nn.utils.parametrize.register_parametrization(layer, "weight", nn.Tanh()),
-    "weight of another class": lambda layer: replace(layer, layer.weight.detach().as_subclass(type("Q", (torch.Tensor,), {}))),
+    "weight of another class": lambda layer: replace(
+        layer, layer.weight.detach().as_subclass(type("Q", (torch.Tensor,), {}))
+    ),
 }
 
 

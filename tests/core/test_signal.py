@@ -70,7 +70,11 @@ def test_the_layer_is_called_as_a_module_and_a_signal_before_it_calls_it_once_pe
 
 @pytest.mark.parametrize(("targets", "out", "rank", "before"), SHAPES)
 def test_signal_starts_at_zero(targets, out, rank, before):
-    signal, layer, x = LevelSignal(targets, WIDTH, out, rank, before), nn.Linear(WIDTH, targets * out), torch.randn(7, WIDTH)
+    signal, layer, x = (
+        LevelSignal(targets, WIDTH, out, rank, before),
+        nn.Linear(WIDTH, targets * out),
+        torch.randn(7, WIDTH),
+    )
     assert not signal.matrix().any()
     torch.testing.assert_close(signal(layer, x[None], x[None]), layer(x)[None])
     assert rank is None or 0 < signal.down.abs().max() < 1e-5  # N(0, 1e-6)
@@ -107,7 +111,9 @@ def test_in_half_precision_it_is_the_plain_sum(before, autocast):
         low = x @ signal.down.flatten(0, 1).T
         levels = [low.chunk(3, dim=-1)[target] @ signal.up[target] for target in range(3)]
         if before:
-            plain = torch.cat([layer(x + level).chunk(3, dim=-1)[target] for target, level in enumerate(levels)], dim=-1)
+            plain = torch.cat(
+                [layer(x + level).chunk(3, dim=-1)[target] for target, level in enumerate(levels)], dim=-1
+            )
         else:
             plain = layer(x) + torch.cat(levels, dim=-1)
     assert found.dtype == torch.bfloat16
