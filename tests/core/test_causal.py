@@ -90,10 +90,6 @@ def test_steps_and_reordered_batches_equal_whole_texts_at_every_depth(make, kind
     steps = [read(x[order, t : t + 1], padding[order, : t + 1], state, order) for t in range(4, 9)]
     expected = read(x, padding)[order, 4:]
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, **EXACT)
-    other = loop(
-        x, causal=True, **({} if memory is None else dict(cross=dict(context=loop.blocks[0].cross_attn.kv(memory))))
-    )
-    assert (passes is None and kind == "none") or not torch.allclose(expected, other[order, 4:])
 
 
 @torch.no_grad()
