@@ -24,7 +24,7 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
-from fairseq_plugin.repairs.foreign import literal
+from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 from recurrence.loop import Loop, named_loops
 

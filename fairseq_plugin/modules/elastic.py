@@ -21,8 +21,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
+from fairseq_plugin.modules.hooks import call_after, call_before, replace
 from fairseq_plugin.modules.options import ConfiguredModel, Options, option
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
 from recurrence import elastic as core
 from recurrence.analysis.record import recorded_states
 from recurrence.errors import FieldError
