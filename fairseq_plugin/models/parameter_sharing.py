@@ -3,8 +3,7 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
-their layer, unless `--residual-rank` gives each pass its own (:mod:`recurrence.papers.relaxed`), as in models made by
-`python -m fairseq_plugin.convert share`.
+their layer.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
 as in the code; repeated decoder layers use their cross-attention bias (the code uses the bias of self-attention).
@@ -28,7 +27,6 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, block_count, parse_order, published_order
-from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
 logger = logging.getLogger(__name__)
@@ -60,9 +58,6 @@ class SharingOptions(Options):
         None,
         "passes per stored layer: the published code's option, in place of unique layers. Layers are assigned as in "
         "that code, which differs from the paper's Figure 2 if this number does not divide the number of passes",
-    )
-    residual_rank: int | None = option(
-        None, "give each pass its own LayerNorms, biases, and a term of this rank on every projection"
     )
 
     @classmethod
@@ -110,16 +105,13 @@ class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
 def unshared_as(arch: str, args, layers: dict[str, int]) -> dict[str, Any]:
     """The method :meth:`ConfiguredModel.unshared` of a family whose unshared baseline is `arch`."""
     numbers = {f"{side}_{name}": n for side, n in layers.items() for name in ("layers", "unique_layers")}
-    none = dict.fromkeys(["share_layer_num", "residual_rank", *(f"{side}_order" for side in layers)])
+    none = dict.fromkeys(["share_layer_num", *(f"{side}_order" for side in layers)])
     return {"arch": arch, "strategy": "sequence", **none, **numbers}
 
 
 def shared_loop(args, side: str, shape: Shape, **parts: Any) -> Loop:
-    """The stack of one side; with `--residual-rank`, passes own terms, biases and LayerNorms."""
-    order = shared_order(args, side)
-    if args.residual_rank is None:
-        return shared_layers(shape, order, **parts)
-    return relaxed(shape, order, args.residual_rank, **parts)
+    """The stack of one side."""
+    return shared_layers(shape, shared_order(args, side), **parts)
 
 
 def shared_order(args, side: str) -> Order:
