@@ -30,6 +30,8 @@ REMOVED = {
     "exit_threshold": FEWER_PASSES,
     "loop_after_updates": LATE_LOOPS,
     "depth_apart": "give --depth-range alone, whose common draw was as good",
+    "draft_passes": FEWER_PASSES,
+    "draft_tokens": FEWER_PASSES,
     "residual_rank": RELAXED_SHARING,
 }
 GAVE_WEIGHTS = ("residual_rank",)
