@@ -17,9 +17,8 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import commands, decoder, elastic  # noqa: E402
+from fairseq_plugin.modules import commands, decoder, elastic  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 commands.check_commands()
 decoder.return_attention_when_aligning()
-elastic.support_elastic_training()

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import SIDES, Options, like, option
 from fairseq_plugin.modules.register import register_family, size
@@ -100,7 +99,7 @@ class SharingOptions(Options):
 
 
 @dataclass
-class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
+class ParameterSharingOptions(SharingOptions, TranslationOptions):
     """The assignment of layers to depths, for encoder and decoder."""
 
     encoder_order: str | None = any_order("encoder")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import SIDES, option
 from fairseq_plugin.modules.register import register_family, size
@@ -38,7 +37,7 @@ def vanilla_layers(args, layers: dict[str, int]) -> dict[str, Any]:
 
 
 @dataclass
-class RingFormerOptions(DepthOptions, TranslationOptions):
+class RingFormerOptions(TranslationOptions):
     """The level signals; the defaults are the paper's."""
 
     level_signal: str = option(

@@ -18,9 +18,9 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
+from fairseq_plugin.modules.elastic import at_depths
 from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
-from recurrence.elastic import at_depths
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
 
@@ -67,7 +67,7 @@ class ProfiledModel(FairseqEncoderDecoderModel):
         """Sets the omegas of a new model from one batch, as forward gets it; called on all workers together."""
         forward: Callable = super().forward
         devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
-        at_full_depth = at_depths({loop: loop.passes for loop in self.stacks})
+        at_full_depth = at_depths(self, {"encoder": None, "decoder": None})
         with torch.random.fork_rng(devices), at_full_depth, _padding_hidden(self.decoder):
             admin.profile(self.stacks, lambda: forward(*inputs, **options))
         torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients

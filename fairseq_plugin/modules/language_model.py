@@ -113,14 +113,13 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
             output = Output(width, len(target), False, tied, args.embedding_std)
         model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
         model.set_decoding(args)
-        model.set_loops(args, cls.depth_step(args))
+        model.set_loops(args, step=cls.depth_step(args))
         return model
 
     @classmethod
     def _check(cls, args, task) -> None:
         """Raises ValueError for options that do not go together."""
         cls.options.check(args)
-        elastic.check(args, sides=1)
         if isinstance(task, TranslationTask) or task.source_dictionary is None:  # None: a task that reads speech
             rule = "has a source, which a language model does not read; must be language_modeling"
             raise ValueError(f"--task: {type(task).__name__} {rule}")

@@ -221,7 +221,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         if cls.reads_text and task.source_dictionary is None:
             raise ValueError(f"--task: {type(task).__name__} reads speech; must be translation, or --arch one of s2t_*")
         cls.options.check(args)
-        elastic.check(args, sides=2)
         for side in SIDES:
             pre_norm = f"{side}_normalize_before"
             if args.init == "admin" and getattr(args, pre_norm):
