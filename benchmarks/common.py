@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 from recurrence.cuda_graph import CAPTURED_AT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -142,7 +142,7 @@ def set_up(
     Returns:
         A line that describes the machine.
     """
-    gemm.bound_caches()
+    bound_caches()
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.no_onednn:  # only for our linear layers; oneDNN stays on for convolutions, as in fairseq and timm

@@ -1,10 +1,10 @@
 """The fairseq plugin: repairs fairseq, then registers architectures, tasks and criterions (``--user-dir``)."""
 
 from fairseq_plugin import repairs
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 
 repairs.apply()
-gemm.bound_caches()
+bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
 from fairseq_plugin.models import (  # noqa: E402,F401
@@ -17,8 +17,7 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import commands, decoder, elastic  # noqa: E402,F401
+from fairseq_plugin.modules import commands, elastic  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 commands.check_commands()
-decoder.return_attention_when_aligning()

@@ -13,6 +13,7 @@ from torch import nn
 from timm_plugin._compat import deit_cfg
 from timm_plugin._config import ImageConfig
 from timm_plugin._model import checkpoint_filter_fn
+from timm_plugin._removed import drop_removed
 from timm_plugin.elastic import DEPTH_OPTIONS
 
 
@@ -66,14 +67,16 @@ def create(
 
     Raises:
         TypeError: for an argument that the family does not have.
-        ValueError: for dynamic image sizes, for options of depth beside features_only, or if a value breaks its rule.
+        ValueError: for dynamic image sizes, for options of depth beside features_only, for an argument that was
+            removed, or if a value breaks its rule.
     """
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if kwargs.pop(name, False):
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
+    saved = kwargs.get("pretrained_model_args") or {}  # of a saved model, which timm has added to the given ones
+    drop_removed(kwargs, saved)
     if kwargs.get("features_only"):
         options = {name: value for name, value in options.items() if name not in DEPTH_OPTIONS}
-        saved = kwargs.get("pretrained_model_args") or {}  # of a saved model, which timm has added to the given ones
         for name in kwargs.keys() & DEPTH_OPTIONS:
             value = kwargs.pop(name)
             if value not in (DEPTH_OPTIONS[name], saved.get(name)):

@@ -128,14 +128,7 @@ class LoopedVisionTransformer(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Removes the passes and parts that the chosen depths do not need; returns the depths.
-
-        Raises:
-            ValueError: if late loops have not begun: the model would forget that it runs each block once.
-        """
-        if self.loop.chosen is not None or self.loop.looping is not None and not self.loop.looping:
-            rule = "late loops must have begun before passes are pruned"
-            raise ValueError(f"loop_after_updates={self.config.loop_after_updates}: {rule}")
+        """Removes the passes and parts that the chosen depths do not need; returns the depths."""
         taken = take(self.loop.passes // self.config.passes_per_depth, indices)
         self.loop.truncate((taken[-1] + 1) * self.config.passes_per_depth)
         if prune_norm:

@@ -113,12 +113,6 @@ class OneWideConfig(ViTConfig):
 
     passes_per_depth = 2  # an attention, and the MLP that all share
 
-    def check(self) -> None:
-        super().check()
-        if self.loop_after_updates:
-            rule = "must be 0 in One Wide FFN: run once, its MLP would follow only one of the attentions"
-            raise ValueError(f"loop_after_updates={self.loop_after_updates}: {rule}")
-
     def loop(self, tokens: int) -> Loop:
         """Attention blocks in turn, the MLP after each of them."""
         return one_wide_ffn(self.shape(), self.depth, **self.parts())

@@ -11,6 +11,7 @@ from torch import nn
 
 from recurrence.errors import misfit
 from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin._removed import OF_TRAINING
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OPTIONS = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # of a model, in train.py
@@ -86,10 +87,11 @@ def names_source(argument: str) -> bool:
 def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The model's arguments among the options of a trainer, ours or timm's train.py.
 
-    Not the files or addresses from which a fine-tuning took its first weights.
+    Not the files or addresses from which a fine-tuning took its first weights, and none that only steered the training.
     """
     named = dict(getattr(args, "model_kwargs", None) or {})
-    kwargs = {argument: value for argument, value in named.items() if not names_source(argument)}
+    left_out = {argument for argument in named if names_source(argument) or argument in OF_TRAINING}
+    kwargs = {argument: value for argument, value in named.items() if argument not in left_out}
     given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
     overlay = named.get("pretrained_cfg_overlay") or {}  # may give the preprocessing, besides a file
     if kept := {key: overlay[key] for key in (*PREPROCESSING, "crop_mode", "input_size") if key in overlay}:

@@ -27,8 +27,6 @@ class ElasticConfig:
         mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
             run of each stored block. Needs :class:`timm_plugin.task.DeepSupervisionTask`, as `pass_loss` does.
         pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
-        loop_after_updates: late loops: each stored block runs once until this update, then all passes run; 0 for all
-            passes from the start. Goes with no other of these options.
     """
 
     depth_range: Sequence[int] | None = None
@@ -36,7 +34,6 @@ class ElasticConfig:
     depth_warmup_updates: int = 0
     mixed_depth: bool = False
     pass_loss: float = 0.0
-    loop_after_updates: int = 0
 
     def check_depth(self) -> None:
         """Checks the options that do not depend on the stack; raises ValueError, of which FieldError is one."""
@@ -59,14 +56,14 @@ class ElasticConfig:
             FieldError, ValueError: naming the option, its value and the rule.
         """
         depths = None if self.depth_range is None else (unit * self.depth_range[0], unit * self.depth_range[1])
-        how, late = (self.depth_warmup_updates, self.mixed_depth), self.loop_after_updates
+        how = dict(seed=self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
         try:
-            make_elastic(loop, depths, *how, late, self.depth_seed or 0, step=max(unit, step), prefix_only=prefix_only)
+            make_elastic(loop, depths, self.depth_warmup_updates, self.mixed_depth, **how)
         except FieldError as error:
             if error.field == "depth_range":
                 error.value = "{}-{}".format(*self.depth_range)  # in the option's unit
             raise
-        check_effects([loop], late, self.pass_loss)
+        check_effects([loop], pass_loss=self.pass_loss)
 
 
 DEPTH_OPTIONS = {spec.name: spec.default for spec in fields(ElasticConfig)}

@@ -36,9 +36,9 @@ from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 from recurrence.count import stored
-from recurrence.elastic import at_depths, describe_late, may_idle, trained_depths
+from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.files import damage
 from recurrence.loop import Loop, named_loops
@@ -100,11 +100,8 @@ class Trainer:
             rule = f"must be <= {images // steps}, the images per process divided by --grad-accum-steps"
             reject("batch_size", args.batch_size, rule)
         updates = args.epochs * self.updates
-        for name in ("depth_warmup_updates", "loop_after_updates"):
-            if 0 < updates <= (getattr(args, name) or 0):
-                logger.warning(
-                    f"--{name.replace('_', '-')} {getattr(args, name)}: training ends after {updates} updates"
-                )
+        if 0 < updates <= (args.depth_warmup_updates or 0):
+            logger.warning(f"--depth-warmup-updates {args.depth_warmup_updates}: training ends after {updates} updates")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
@@ -143,16 +140,6 @@ class Trainer:
         self.optimizer.zero_grad()
         return loss.detach()
 
-    def set_num_updates(self, updates: int) -> None:
-        """Gives the model, and its average, the depth of the next update; logs where late loops begin."""
-        loops = named_loops(self.model)
-        before = [loop.chosen for loop in loops.values()]
-        averaged = named_loops(self.task.get_eval_model(ema=True)) if self.task.has_ema() else {}
-        for loop in (*loops.values(), *averaged.values()):
-            loop.set_num_updates(updates)
-        if before != [loop.chosen for loop in loops.values()]:
-            logger.info(f"update {updates}: {describe_late(loops)}")
-
     def train(self, epoch: int) -> dict[str, float]:
         """Trains for one epoch (from 0).
 
@@ -167,13 +154,12 @@ class Trainer:
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
-        depths = [loop.training_depth for loop in named_loops(self.model).values()]
-        depth_changes = any(depth.draw or depth.warmup or depth.loop_after for depth in depths)
+        loops = named_loops(self.model).values()
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
-            if depth_changes:
-                self.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
+            for loop in loops:
+                loop.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not pending)
             if not pending:
@@ -280,7 +266,7 @@ class Trainer:
 
 
 def main() -> None:
-    gemm.bound_caches()
+    bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()
     command_line = parser(__doc__)

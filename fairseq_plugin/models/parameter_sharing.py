@@ -3,7 +3,6 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
-their layer, unless `--residual-rank` gives each pass its own (:mod:`recurrence.papers.relaxed`), as in models made by
 `python -m fairseq_plugin.convert share`.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
@@ -27,7 +26,6 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, block_count, parse_order, published_order
-from recurrence.papers.relaxed import relaxed
 from recurrence.papers.takase import shared_layers
 
 logger = logging.getLogger(__name__)

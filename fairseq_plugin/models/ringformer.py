@@ -21,7 +21,7 @@ from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.ringformer import NO_SIGNALS, Signals, ringformer
 from recurrence.papers.takase import shared_layers
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
@@ -97,10 +97,10 @@ class RingFormer(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        passes = getattr(args, f"{side}_layers")
+        order = (0,) * getattr(args, f"{side}_layers")
         if args.level_signal == "static":
-            return shared_layers(shape, (0,) * passes, **parts)
-        return ringformer(shape, passes, _signals(args, shape.width), **parts)
+            return shared_layers(shape, order, **parts)
+        return ringformer(shape, order, _signals(args, shape.width), **parts)
 
     unshared = staticmethod(vanilla_layers)
 
@@ -112,9 +112,9 @@ class RingFormer(LoopedTransformer):
             raise FieldError("level_signal", args.level_signal, rule)
 
 
-def _signals(args, width: int) -> Signals | None:
+def _signals(args, width: int) -> Signals:
     if args.level_signal == "none":
-        return None
+        return NO_SIGNALS
     rank = None
     if args.level_signal == "low-rank":
         divisor = args.signal_rank_divisor

@@ -3,7 +3,6 @@
 Source: see :mod:`recurrence.elastic`.
 """
 
-import argparse
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import ConfiguredModel, option
+from fairseq_plugin.modules.options import DEPTH_OPTIONS, ELASTIC, SIDES, option
 from recurrence import elastic as core
 from recurrence.analysis.record import recorded_states
 from recurrence.elastic import TrainingDepth
@@ -31,8 +30,6 @@ from recurrence.loop import Loop, named_loops
 
 logger = logging.getLogger(__name__)
 
-NAME = "elastic_cross_entropy"
-OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
 SKIPS_IDLE = ("c10d", "pytorch_ddp")  # backends that leave a gradient None if no rank has one
 FILLS_ZEROS = ("no_c10d", "legacy_ddp")
 
@@ -71,50 +68,10 @@ class ElasticConfig(LabelSmoothedCrossEntropyCriterionConfig):
     max_update: int = II("optimization.max_update")
 
 
-class ElasticModel(ConfiguredModel):
-    """A model whose loops may run at other depths in training.
-
-    Attributes:
-        depth_rules: `step` and `prefix_only` of :func:`recurrence.elastic.training_depth`.
-        num_updates: how many updates there were; None outside fairseq-train.
-    """
-
-    depth_rules: Mapping[str, Any] = {}
-    num_updates: int | None = None
-
-    @classmethod
-    def add_args(cls, parser) -> None:
-        """Also adds the options of depth, which :meth:`ElasticCrossEntropy.add_args` replaces, to reject them."""
-        super().add_args(parser)
-        for name in OPTIONS:
-            parser.add_argument(flag(name), action=_NeedsCriterion)
-
-    def loops_by_side(self) -> dict[str, Loop]:
-        """The loops by side: "encoder", if there is one, and "decoder"."""
-        return {name.partition(".")[0]: loop for name, loop in named_loops(self).items()}
-
-    def set_loops(self, args: Any, **depth_rules: Any) -> None:
-        """Sets what training recomputes and compiles, and the rules for other depths."""
-        for loop in self.loops_by_side().values():
-            loop.checkpointing = args.checkpoint_activations
-            if args.compile:
-                loop.compile_blocks(backend=args.compile)
-        self.depth_rules = depth_rules
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's trainer calls this before each update."""
-        super().set_num_updates(num_updates)
-        self.num_updates = num_updates
-
-
-class _NeedsCriterion(argparse.Action):
-    """An option that only the criterion has."""
-
-    def __init__(self, **about: Any):
-        super().__init__(**about, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, name: str | None = None) -> None:
-        parser.exit(2, f"{parser.prog}: error: {shown(str(name), value)}: needs --criterion {NAME}\n")
+def loops_by_side(model: nn.Module) -> dict[str, Loop]:
+    """The loops by side: "encoder", if there is one, and "decoder"."""
+    sides = {side: getattr(model, side) for side in SIDES if hasattr(model, side)}
+    return {side: loop for side, coder in sides.items() for loop in named_loops(coder).values()}
 
 
 @contextmanager
@@ -130,7 +87,7 @@ def at_depths(model: nn.Module, depths: Mapping[str, int | None]) -> Iterator[No
             getattr(model, side).passes = depth
 
 
-@register_criterion(NAME, dataclass=ElasticConfig)
+@register_criterion(ELASTIC, dataclass=ElasticConfig)
 class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """fairseq's label_smoothed_cross_entropy at drawn depths, at two depths or at every pass; see the options.
 
@@ -144,7 +101,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     def __init__(self, task, cfg: ElasticConfig):
         super().__init__(task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
         self.cfg = cfg
-        self.given = {name: getattr(cfg, name) for name in OPTIONS if getattr(cfg, name)}
+        self.given = {name: getattr(cfg, name) for name in DEPTH_OPTIONS if getattr(cfg, name)}
         self.depths: dict[str, TrainingDepth] | None = None
         with flags_in_errors():
             core.check_options(self.given)
@@ -183,16 +140,17 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         (states,) = found.values()
         for passes in self.depths["decoder"].stops(update):
             logits = decoder.output_layer(decoder.finish(states[passes - 1]))
-            earlier.append(self.compute_loss(model, (logits, {"passes": passes}), sample, reduce)[0])
+            with at_depths(model, {"decoder": passes}):
+                earlier.append(self.compute_loss(model, (logits, {}), sample, reduce)[0])
         mean = sum(earlier) / len(earlier) if earlier else 0
         return loss + self.cfg.pass_loss * mean, sample_size, log
 
     def _at_reported_depths(self, model, sample, reduce: bool):
         """The loss at full depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
         loss, sample_size, log = super().forward(model, sample, reduce)
-        all_logs = dict(log)
-        for name, depths in self.reported_depths().items():
-            full = depths == [len(depth.order) for depth in self.depths.values()]
+        all_logs, reported = dict(log), self.reported_depths()
+        for name, depths in reported.items():
+            full = depths == reported["default_depth"]
             depth_log = log if full else self._at(depths, model, sample, reduce)[2]
             all_logs.update({f"{name}/{key}": value for key, value in depth_log.items()})
         return loss, sample_size, all_logs
@@ -240,7 +198,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         Raises:
             ValueError: if the model has no loops, or an option does not go with them or with the trainer.
         """
-        loops = model.loops_by_side() if hasattr(model, "loops_by_side") else {}
+        loops = loops_by_side(model)
         name, value = next(iter(self.given.items()))
         if not loops:
             raise ValueError(f"{shown_flag(name, value)}: needs a model that loops over depth")
@@ -260,7 +218,8 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         self._check_trainer(idle, adaptive=getattr(model.decoder, "adaptive_softmax", None) is not None)
         updates, warmup = self.cfg.max_update, self.given.get("depth_warmup_updates", 0)
         if 0 < updates <= warmup:
-            logger.warning("%s=%d: not reached within the %d updates of this training", flag("depth_warmup_updates"), warmup, updates)
+            rule = f"not reached within the {updates} updates of this training"
+            logger.warning("%s: %s", shown_flag("depth_warmup_updates", warmup), rule)
         return found
 
     def _check_trainer(self, idle: bool, adaptive: bool) -> None:

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 from recurrence.attention import CrossAttention, SelfAttention, _kernels, attention_weights, causal_bias, padding_bias
 from recurrence.cache import Cache
-from recurrence.dropout import dropout
+from recurrence.parts import dropout
 from tests.support import stacks
 
 WIDTH, HEADS = 12, 3

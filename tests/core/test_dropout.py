@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from recurrence.dropout import STEPS, _Dropout, dropout, kept
+from recurrence.parts import STEPS, _Dropout, dropout, kept
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])

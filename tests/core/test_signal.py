@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from recurrence.papers.ringformer import Signals
-from recurrence.signal import LevelSignal
+from recurrence.papers.ringformer import LevelSignal
 
 WIDTH = 8
 # targets, output width, rank, before the projection

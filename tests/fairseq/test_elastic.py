@@ -1,6 +1,5 @@
 """Elastic depth in fairseq: which architectures support it, its losses, resuming and several ranks."""
 
-import itertools
 import re
 from pathlib import Path
 
@@ -113,13 +112,6 @@ def test_stacks_of_two_depths_are_drawn_together():
     assert set(drawn(model, updates=60)) == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
 
 
-def test_stacks_are_drawn_separately_where_asked():
-    flags = ("--depth-range", "2-6")
-    together, apart = (drawn(elastic("cycle", *flags, *more), updates=600) for more in ((), ("--depth-apart",)))
-    assert [encoder for encoder, _ in apart] == [encoder for encoder, _ in together]
-    assert set(apart) == set(itertools.product(range(2, 7), repeat=2))
-
-
 # Losses
 
 
@@ -218,17 +210,9 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
         ("universal_lm", "--depth-range 1-4,2-3", "--depth-range=1-4,2-3: must be MIN-MAX, such as 1-6$"),
         ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
         ("universal", "--depth-range 1-6", r"--depth-range=1-6: MAX must be <= 4, because .* \(encoder\)"),
-        ("ringformer_base", "--depth-apart", "--depth-apart: needs --depth-range$"),
-        ("universal_lm", "--depth-range 2-4 --depth-apart", "--depth-apart: needs an encoder and a decoder"),
         ("ringformer_base", "--depth-warmup-updates 9", "--depth-warmup-updates=9: needs --depth-range or --pass"),
         ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth: does not go with --pass-loss=1.0"),
         ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth: the order 0 has .* \(decoder\)"),
-        (
-            "cycle",
-            "--encoder-order 0 --decoder-order 0 --loop-after-updates 3",
-            "--loop-after-updates=3: needs a block",
-        ),
-        ("cycle", "--loop-after-updates 0", "--loop-after-updates=0: must be >= 1"),
         ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
     ],
 )
@@ -242,7 +226,7 @@ def test_wrong_depth_options_are_rejected(arch, flags, message):
 DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
 LESS = ("--pass-loss", "0.5", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
 SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
-FLAGS = (*DEPTH, "--depth-apart", *LESS, *SHORT)
+FLAGS = (*DEPTH, *LESS, *SHORT)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -288,12 +272,11 @@ def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
 @pytest.mark.parametrize(
     ("depth", "backend"),
     [
-        ((*DEPTH, *LESS, "--depth-apart"), "pytorch_ddp"),
-        ((*DEPTH, *LESS, "--depth-apart"), "legacy_ddp"),
+        ((*DEPTH, *LESS), "pytorch_ddp"),
+        ((*DEPTH, *LESS), "legacy_ddp"),
         ((*DEPTH, "--mixed-depth"), "pytorch_ddp"),
-        ((*DEPTH[:4], "--loop-after-updates", "4", "--weight-decay", "0.5"), "pytorch_ddp"),
     ],
-    ids=["apart", "apart, legacy", "mixed", "late loops"],
+    ids=["drawn", "drawn, legacy", "mixed"],
 )
 def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
     """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""

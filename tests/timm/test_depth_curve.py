@@ -37,14 +37,6 @@ def test_a_model_without_loop_is_rejected(tmp_path, rejected):
     assert "VisionTransformer: has no loop over depth to look into" in said
 
 
-def test_a_checkpoint_from_before_its_loops_began_has_one_depth(tmp_path, rejected):
-    model = timm.create_model("uit", **SHAPE, loop_after_updates=9)
-    model.set_num_updates(8)
-    torch.save({"arch": "uit", "state_dict": model.state_dict()}, tmp_path / "last.pth.tar")
-    said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "last.pth.tar", *KWARGS)
-    assert "the checkpoint is from before its loops began, and so has one depth" in said
-
-
 @pytest.fixture
 def images(images, tmp_path):
     """Two classes of the same images."""

@@ -27,7 +27,6 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
     depth_warmup_updates=(3,),
     mixed_depth=(True,),
     pass_loss=(0.5,),
-    loop_after_updates=(2,),
     patch_size=(16,),
     global_pool=("max",),
     embed_dim=(16,),
@@ -174,9 +173,7 @@ REJECTIONS = {
         (dict(order=(0, 1, 3)), r"order=\(0, 1, 3\): names block 3, but there are 3 blocks"),
         (dict(order=()), r"order=\(\): needs at least one pass"),
         (dict(order="0,1"), r"order='0,1': must be of type Sequence\[int\] \| None"),
-        (dict(loop_after_updates=5), "loop_after_updates=5: needs a block that runs again"),
     ],
-    "owf_vit": [(dict(loop_after_updates=5), "loop_after_updates=5: must be 0 in One Wide FFN")],
     "uit": [
         (dict(depth_range=(1, 2, 3)), r"depth_range=\(1, 2, 3\): must be two numbers of passes"),
         (dict(depth_range="1-3"), r"depth_range='1-3': must be of type Sequence\[int\] \| None"),

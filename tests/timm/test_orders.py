@@ -1,11 +1,10 @@
-"""Any order of an image model's blocks, and loops that begin late."""
+"""Any order of an image model's blocks."""
 
 from argparse import Namespace
 
 import pytest
 import torch
 from timm.utils import ParseKwargs
-from torch import nn
 
 from tests.support import vision
 from tests.support.vision import timm
@@ -37,38 +36,3 @@ def test_a_text_of_the_command_line_is_an_order():
     """As `--model-kwargs` of timm's train.py parses it; that of the plugin's trainer does the same."""
     ParseKwargs([], "kwargs")(None, given := Namespace(), ["order=0,1,1,2", "depth=3"])
     assert timm.create_model("plain_vit", **TINY, **given.kwargs).loop.order == (0, 1, 1, 2)
-
-
-# Late loops
-
-
-def late(case: str, **changes) -> nn.Module:
-    """A small model whose loops begin after two updates."""
-    return vision.small(case, loop_after_updates=2, **changes)
-
-
-CASES = ["ringformer_vit", "uit", "deit, external loops with NLL", "deit, any order", "uit, any order", "sret_t"]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_each_block_runs_once_before_the_loops_begin(case):
-    model, whole = late(case), vision.small(case)
-    x = vision.images(model)
-    for update in range(4):
-        model.set_num_updates(update)
-        for loop, other in zip(model.loops(), whole.loops()):
-            first = tuple(sorted(map(other.order.index, range(len(other.blocks)))))
-            other.chosen = first if update < 2 else None
-            assert loop.running == (other.chosen or tuple(range(other.passes)))
-        torch.testing.assert_close(model(x), whole(x), rtol=0, atol=0)
-
-
-def test_late_loops_must_have_begun_before_passes_are_pruned():
-    model = late("uit")
-    for update in (None, 1):
-        if update is not None:
-            model.set_num_updates(update)
-        with pytest.raises(ValueError, match="^loop_after_updates=2: late loops must have begun before passes are"):
-            model.prune_intermediate_layers([0])
-    model.set_num_updates(2)
-    assert model.prune_intermediate_layers([0]) == [0]

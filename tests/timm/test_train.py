@@ -50,9 +50,6 @@ EVERYTHING = {
 }
 ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
 EVERYTHING["elastic depth"] = [*(*ELASTIC, "--pass-loss", "0.5", "--depth-warmup-updates", "5", "--min-lr", "1e-5")]
-LATE = ["--model", "recursive_deit_tiny", "--model-kwargs", *SMALL, "order=0,1,1,0", "residual_rank=4"]
-LATE += ["--loop-after-updates", "6"]  # in the second of three epochs
-EVERYTHING["late loops"] = [*LATE, "--model-ema-decay", "0.9"]
 EVERYTHING["mixed depth"] = [*ELASTIC, "--mixed-depth", "--depth-warmup-updates", "6"]
 
 
@@ -160,29 +157,6 @@ def test_two_processes_draw_the_same_depths(images, mixed, tmp_path):
         f"eval_{end}_depth_{measure}" for end in ("smallest", "largest") for measure in ("loss", "top1", "top5")
     }
     assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
-
-
-@pytest.mark.slow
-def test_late_loops_on_two_processes(images, tmp_path):
-    """Passes that have not run yet are neither moved nor decayed, and the log says when they begin."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    log = train(images, one, *LATE, "--batch-size", "48", "--no-aug", "--loop-after-updates", "1")
-    assert "update 0: loop 2 of 4 passes (0 1)" in log
-    assert "update 1: loop 4 of 4 passes (0 1 1 0)" in log
-    flags_of_two = flags(images, two, *LATE, "--batch-size", "24", "--no-aug", "--loop-after-updates", "1")
-    cli.launch(2, SCRIPT, *flags_of_two, env=IMPORTABLE)
-    expect_weights(one, two)
-    assert checkpoint(one)["state_dict"]["loop.looping"] == 1
-
-
-@pytest.mark.slow
-def test_before_the_loops_begin_a_run_is_that_of_the_blocks_alone(images, tmp_path):
-    """Training, validation and the averaged weights."""
-    model = ["--model", "recursive_deit_tiny", "--epochs", "2", "--model-ema-decay", "0.5", "--model-kwargs", *SMALL]
-    log = train(images, tmp_path / "late", *model, "order=0,1,1,0", "--loop-after-updates", "99")
-    assert "--loop-after-updates 99: training ends after 8 updates" in log
-    train(images, tmp_path / "once", *model, "order=0,1")
-    assert table(tmp_path / "late") == table(tmp_path / "once")
 
 
 @pytest.mark.parametrize("drawn", [[], ["depth_range=(1,4)", "depth_seed=3"]], ids=["alone", "beside drawn depths"])

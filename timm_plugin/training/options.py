@@ -10,7 +10,9 @@ import timm
 import torch
 from timm.optim import list_optimizers
 
+from recurrence.removed import reject_options
 from timm_plugin import MODELS
+from timm_plugin._removed import OF_TRAINING
 from timm_plugin.checkpoints import is_registered
 from timm_plugin.elastic import DEPTH_OPTIONS
 
@@ -150,12 +152,7 @@ def add_depth(command_line: argparse.ArgumentParser) -> None:
         metavar="W",
         help="weight of the mean loss of the earlier passes at which a shallower model would end",
     )
-    add(
-        "--loop-after-updates",
-        type=int,
-        metavar="UPDATES",
-        help="late loops: run each stored block once until this update, then all passes",
-    )
+    reject_options(command_line, OF_TRAINING)
 
 
 def _augmentation(command_line: argparse.ArgumentParser) -> None:

@@ -1,0 +1,38 @@
+"""Options and commands of earlier versions: whoever gives one gets a single line that says what to use instead."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from recurrence.errors import shown
+
+
+class Removed(argparse.Action):
+    """An option, or the arguments of a command, that ends the program with that line; the help does not show it.
+
+    Args:
+        instead: what to use instead.
+        **about: what argparse gives its actions.
+    """
+
+    reason = "was removed:"
+
+    def __init__(self, instead: str, **about: Any):
+        super().__init__(**{"nargs": "?", **about, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
+        self.instead = instead
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        name = "" if option is None else f"{shown(option, values)}: "
+        parser.exit(2, f"{parser.prog}: error: {name}{self.reason} {self.instead}\n")
+
+
+def reject_options(parser: argparse._ActionsContainer, removed: Mapping[str, str]) -> None:
+    """Adds options to a parser that are no more: by the name that they had in Python, what to use instead."""
+    for name, instead in removed.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", action=Removed, instead=instead)
+
+
+def reject_command(commands: argparse._SubParsersAction, name: str, instead: str) -> None:
+    """Adds a command that is no more to a parser's commands."""
+    old = commands.add_parser(name, add_help=False)
+    old.add_argument("arguments", action=Removed, instead=instead, nargs=argparse.REMAINDER)

@@ -1,0 +1,25 @@
+"""Arguments of models in earlier versions, and what to use instead."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# They only steered a training, so that a saved model that has one is the same without it.
+OF_TRAINING = {"loop_after_updates": "late loops were never ahead: train with all passes from the start"}
+REMOVED = {**OF_TRAINING}
+
+
+def drop_removed(kwargs: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """Takes removed arguments out of those of a model.
+
+    Args:
+        kwargs: the arguments, changed in place.
+        saved: those among them that a saved model has brought.
+
+    Raises:
+        ValueError: if the user gives one, or if the saved weights are those of a model that is no more.
+    """
+    for name in kwargs.keys() & REMOVED:
+        value = kwargs.pop(name)
+        ignored = name in OF_TRAINING and value == saved.get(name)
+        if value and not ignored:
+            raise ValueError(f"{name}={value}: was removed: {REMOVED[name]}")
