@@ -11,7 +11,7 @@ from typing import Any
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_plugin.modules import elastic
+from fairseq_plugin.modules.elastic import loops_by_side
 from fairseq_plugin.modules.options import ConfiguredModel
 from recurrence import count
 from recurrence.comparison.rows import check_narrower, widest, widest_below
@@ -34,7 +34,7 @@ def control_flags(
     Raises:
         ValueError: if a row cannot be derived.
     """
-    loops, target = looped.loops_by_side(), count.stored(looped)
+    loops, target = loops_by_side(looped), count.stored(looped)
     blocks = {side: len(loop.blocks) for side, loop in loops.items()}
     passes = {side: loop.passes for side, loop in loops.items()}
     once = unshared_flags(args, words, blocks)

@@ -5,7 +5,7 @@ import functools
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
+from fairseq_plugin.modules.options import DEPTH_OPTIONS
 
 
 @functools.cache
