@@ -114,7 +114,7 @@ class CausalStack(nn.Module):
     def forward(
         self, x: Tensor, padding: Tensor | None = None, state: LoopState | None = None, **options: Any
     ) -> Tensor:
-        """The state after the last pass, (B, T, C) -> (B, T, C); options: `passes` and `states` of :func:`run_causal`."""
+        """The state after the last pass, (B, T, C) -> the same; options: `passes`, `states` of :func:`run_causal`."""
         return run_causal(self.loop, x, self.positions, None, padding, state, **options)
 
     def finish(self, x: Tensor) -> Tensor:

@@ -230,6 +230,7 @@ class ConfiguredModel(nn.Module):
             ValueError: naming the option, the value and the rule.
         """
         with cls.options.flags_in_errors():
+            cls.options.fill(args, {})  # a user's own architecture may leave options out
             cls._check(args, task)
             return cls._build(args, task)
 
