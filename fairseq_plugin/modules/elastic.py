@@ -256,6 +256,13 @@ def depth_ranges(text: str, sides: int) -> list[tuple[int, int]]:
     return pairs if len(pairs) == sides else pairs * sides
 
 
+def trained_with(cfg: Any) -> list[str]:
+    """The options of depth in the configuration of a checkpoint, as flags; earlier versions had them in the model's."""
+    groups = [group for group in (cfg.criterion, cfg.model) if group is not None]
+    given = {name: value for name in DEPTH_OPTIONS for group in groups if (value := getattr(group, name, None))}
+    return [shown_flag(name, value) for name, value in given.items()]
+
+
 def flag(name: str) -> str:
     """`depth_range` -> `--depth-range`."""
     return "--" + name.replace("_", "-")
