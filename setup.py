@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 README = Path(__file__).parent / "README.md"
-PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
+PACKAGES = ("recurrence", "fairseq_repairs", "fairseq_plugin", "timm_plugin")
 
 # fairseq's own release does not import on Python 3.11 or later; fairseq-fixed is its main branch made to import there.
 FAIRSEQ = [

@@ -30,7 +30,7 @@ import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.modules.options import ConfiguredModel
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
@@ -73,7 +73,7 @@ class TextComparison(Comparison):
     """
 
     length = "updates"
-    diverged = re.compile("is no longer a finite number")  # see repairs/messages.py
+    diverged = re.compile("is no longer a finite number")  # see fairseq_repairs/messages.py
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import cli
 
-PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
+PACKAGES = ("recurrence", "fairseq_repairs", "fairseq_plugin", "timm_plugin")
 # What a distribution is called where its import is called otherwise; fairseq and timm and their own dependencies.
 HOST = {"fairseq", "omegaconf", "bitarray"}  # and what it requires itself
 
@@ -122,6 +122,7 @@ def test_every_import_is_declared(site):
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
     images = {"torchvision"}  # the extra timm has it; one task reads images
     texts = {"safetensors", "sentencepiece", "tokenizers"}  # the extra fairseq has them
+    assert imported("fairseq_repairs") <= declared | HOST | speech
     assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech | images | texts
     demo = {re.match(r"[\w-]+", line)[0] for line in required if re.search("extra == .demo", line)}
     records = {path.stem for path in (cli.REPOSITORY / "recipes" / "records").glob("*.py")}

@@ -16,6 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.dataclass import FairseqDataclass
 from fairseq.distributed.utils import get_global_world_size
 from fairseq.logging import metrics
 from omegaconf import II
@@ -35,8 +36,8 @@ FILLS_ZEROS = ("no_c10d", "legacy_ddp")
 
 
 @dataclass
-class ElasticConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """How many passes an update runs, and which of them have a loss; what it must know of other groups."""
+class DepthConfig(FairseqDataclass):
+    """How many passes an update runs, and which of them have a loss."""
 
     depth_range: str = option(
         "",
@@ -58,6 +59,12 @@ class ElasticConfig(LabelSmoothedCrossEntropyCriterionConfig):
         "weight of the mean loss of the earlier passes at which a shallower model would end; the logged loss is that "
         "of the last pass only",
     )
+
+
+@dataclass
+class ElasticConfig(DepthConfig, LabelSmoothedCrossEntropyCriterionConfig):
+    """The options of the criterion, and what it must know of other groups."""
+
     seed: int = II("common.seed")
     fp16: bool = II("common.fp16")
     bf16: bool = II("common.bf16")

@@ -235,7 +235,19 @@ class ConfiguredModel(nn.Module):
             return cls._build(args, task)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's trainer calls this before each update."""
+        """fairseq's trainer calls this before each update.
+
+        Raises:
+            ValueError: if training resumes with passes that have loaded what others own, and would get their momentum.
+        """
+        moved = [loop for loop in named_loops(self).values() if loop.moved]
+        if moved and num_updates:
+            raise ValueError(
+                "the checkpoint runs its blocks in another order, and its optimizer state belongs to other parameters; "
+                "use --reset-optimizer or --finetune-from-model"
+            )
+        for loop in moved:
+            loop.moved = False  # a new training, whose later updates are its own
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 

@@ -63,7 +63,7 @@ class AutomatonTask(AnswerTask):
         return model
 
     def build_criterion(self, cfg, *from_checkpoint: bool):  # which fairseq 0.12.2 does not have
-        """Raises ValueError if it draws more passes than steps, or cannot choose among the targets of `--pass-steps`."""
+        """Raises ValueError if it draws more passes than steps, or cannot choose a target of `--pass-steps`."""
         criterion = super().build_criterion(cfg, *from_checkpoint)
         if self.cfg.pass_steps and not isinstance(criterion, AnswerCrossEntropy):
             raise ValueError(f"--criterion={cfg._name}: must be answer_cross_entropy with --pass-steps")

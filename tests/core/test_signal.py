@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from recurrence.papers.ringformer import Signals
-from recurrence.papers.ringformer import LevelSignal
+from recurrence.papers.ringformer import LevelSignal, Signals
 
 WIDTH = 8
 # targets, output width, rank, before the projection

@@ -45,8 +45,7 @@ VARIANTS_OF = {
     "universal": {"rotary": ["--position", "rotary"]},
     "universal_small": {"alibi": ["--position", "alibi"]},
     "cycle": {
-        "low-rank terms": ["--residual-rank", "3"],
-        "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1", "--residual-rank", "2"],
+        "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1"],
     },
 }
 
