@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from recurrence.private_torch import bound_caches
 from recurrence.eight_bits import quantise_
+from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy

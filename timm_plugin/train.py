@@ -36,13 +36,13 @@ from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from recurrence.private_torch import bound_caches
 from recurrence.count import stored
 from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.files import damage
 from recurrence.loop import Loop, named_loops
 from recurrence.papers.sret import named_coefficients
+from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._task import task
