@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from recurrence.elastic import TrainingDepth, branches
+from recurrence.elastic import TrainingDepth, branches, may_idle
 from recurrence.loop import Loop, named_loops
 from timm_plugin._compat import feature_take_indices
 from timm_plugin._config import ImageConfig
@@ -119,6 +119,10 @@ class ImageModel(nn.Module):
         if self.training:
             return [depth.depth(self.num_updates) if depth.drawn else None for depth in self.training_depths]
         return self.passes or [None] * len(self.training_depths)
+
+    def may_idle(self) -> bool:
+        """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""
+        return any(map(may_idle, self.loops(), self.training_depths))
 
     @property
     def supervises_depths(self) -> bool:
