@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import adaptive, elastic
 from fairseq_plugin.modules.decoder import StackDecoder
-from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import Output, TokenInput, dropout_rate, new_embedding, store_positions
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.modules.options import StackOptions, option
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.position import AttentionPositions, Table, attention_positions, halved
 
 
 @dataclass
-class LanguageOptions(adaptive.AdaptiveOptions, DecodingOptions):
+class LanguageOptions(adaptive.AdaptiveOptions, StackOptions):
     """Options of every language model."""
 
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
@@ -62,7 +61,7 @@ class LanguageDecoder(StackDecoder):
         return features if self.adaptive_softmax is not None else super().output_layer(features)
 
 
-class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(elastic.ElasticModel, FairseqLanguageModel):
     """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
@@ -112,7 +111,6 @@ class LanguageModel(DecodingModel, elastic.ElasticModel, FairseqLanguageModel):
             tied = embedding if args.share_decoder_input_output_embed else None
             output = Output(width, len(target), False, tied, args.embedding_std)
         model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
-        model.set_decoding(args)
         model.set_loops(args, cls.depth_step(args))
         return model
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fairseq_plugin.modules import admin, elastic
 from fairseq_plugin.modules.decoder import CrossDecoder
-from fairseq_plugin.modules.decoding import DecodingModel, DecodingOptions
 from fairseq_plugin.modules.embedding import (
     Output,
     TokenInput,
@@ -22,7 +21,7 @@ from fairseq_plugin.modules.embedding import (
     store_positions,
 )
 from fairseq_plugin.modules.encoder import LoopedEncoder
-from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, option, position_option
+from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, StackOptions, option, position_option
 from fairseq_plugin.modules.register import activation
 from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
@@ -51,7 +50,7 @@ LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
 
 
 @dataclass
-class TranslationOptions(admin.AdminOptions, DecodingOptions):
+class TranslationOptions(admin.AdminOptions, StackOptions):
     """Options of every encoder-decoder; the defaults are fairseq's."""
 
     encoder_embed_dim: int = option(512, "encoder: width", least=1)
@@ -84,7 +83,7 @@ class TranslationOptions(admin.AdminOptions, DecodingOptions):
     max_target_positions: int | None = option(None)
 
 
-class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel):
+class LoopedTransformer(elastic.ElasticModel, admin.ProfiledModel):
     """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`."""
 
     options: type[TranslationOptions] = TranslationOptions
@@ -151,7 +150,6 @@ class LoopedTransformer(DecodingModel, elastic.ElasticModel, admin.ProfiledModel
         if profile is not None:
             model.set_profile(profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
-        model.set_decoding(args)
         model.set_loops(args, prefix_only=cls.has_static_levels(args))
         return model
 
