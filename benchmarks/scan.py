@@ -1,6 +1,6 @@
 """Compare Kausik's recurrence with the published formula and with a regular layer in speed and memory (`make bench`).
 
-    python -m benchmarks.scan [--threads 2] [--rounds 5] [--no-onednn]
+    python -m benchmarks.scan [--threads 2] [--rounds 5]
 
 Training steps of `recurrent_lm` (width 384, 6 heads, 1 layer) on 16 texts of 256 characters are timed in one process,
 in alternation. Peak memory is measured in a separate process for each model. recipes/kausik/linear_time.sh measures

@@ -176,7 +176,7 @@ class SpeechToText(ParameterSharing):
     ) -> S2THubInterface:
         """fairseq's hub interface of speech, as its own `s2t_transformer` gives; that of other models reads text.
 
-        Differs from fairseq: the model is prepared for inference, on which `eight_bits` depends.
+        Differs from fairseq: the model is prepared for inference.
 
         Args:
             model_name_or_path: folder of the checkpoint.

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_plugin.modules.hooks import call_after, call_before
 from fairseq_plugin.modules.options import ConfiguredModel, Options
 from fairseq_repairs.foreign import literal
-from fairseq_repairs.replace import copies_of
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
 GIVEN: dict[str, str] = {}
@@ -30,8 +29,6 @@ def check_commands() -> None:
     call_before(hub_utils, "from_pretrained", _note_arguments)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
     call_before(models, "build_model", _check_configuration)
-    for module in copies_of("fairseq_cli.validate"):
-        call_before(module, "main", _reject_eight_bits)
 
 
 def _note_overrides(parsed: Any, *unused, **other) -> None:
@@ -51,12 +48,6 @@ def _text_options() -> set[str]:
     """The options of segmentations and tokenizers."""
     known = [kind for name in ("bpe", "tokenizer") for kind in REGISTRIES[name]["dataclass_registry"].values()]
     return {spec.name for kind in filter(None, known) for spec in fields(kind)}
-
-
-def _reject_eight_bits(*unused, **other) -> None:
-    """Raises ValueError in fairseq-validate, which does not prepare models for inference, when weights are rounded."""
-    if "eight_bits" in GIVEN:
-        raise ValueError("--model-overrides: eight_bits: not for fairseq-validate, only for commands that decode")
 
 
 def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:

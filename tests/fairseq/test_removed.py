@@ -19,7 +19,7 @@ ARCH = "vanilla_base"  # without elastic depth
 # What checkpoints may say.
 STEERED = (
     dict(depth_range="1-4", depth_apart=True, depth_warmup_updates=9, mixed_depth=True, exit_threshold=0.3),
-    dict(loop_after_updates=500, draft_passes=2, draft_tokens=4),
+    dict(loop_after_updates=500, draft_passes=2, draft_tokens=4, eight_bits=True),
     dict(pass_loss=0.5),
 )
 every_option = pytest.mark.parametrize("name", sorted(REMOVED | MOVED))
