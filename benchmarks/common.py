@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from recurrence.private_torch import bound_caches
 from recurrence.cuda_graph import CAPTURED_AT
+from recurrence.private_torch import bound_caches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")

@@ -1,25 +1,24 @@
 """fairseq's own transformers: building one from a checkpoint's options, and the names of its parameters."""
 
 import argparse
-import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from typing import Any
 
+from fairseq import models
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.modules.hooks import replace
 from recurrence.errors import misfit
 from recurrence.weights.names import Piece, StateDict, stacked
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024
-# Tensors that are not trained: version marks, placeholders, and copies of an encoder layer's weights, which fairseq
-# 0.12.2 keeps for torch's fast path.
-FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:
@@ -69,6 +68,15 @@ def readable(args: argparse.Namespace) -> OrderedDict:
     options = OrderedDict(vars(args))
     vars(options).update(vars(args))
     return options
+
+
+def build_from_readable_options() -> None:
+    """Lets fairseq build a language model from :func:`readable` options, as CTranslate2's converter hands them on."""
+    replace(models, "build_model", _build_from_readable_options)
+
+
+def _build_from_readable_options(build_model: Callable, cfg: Any, *args, **kwargs) -> BaseFairseqModel:
+    return build_model(argparse.Namespace(**vars(cfg)) if isinstance(cfg, OrderedDict) else cfg, *args, **kwargs)
 
 
 def max_positions(args: argparse.Namespace, side: str) -> int:

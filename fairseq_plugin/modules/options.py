@@ -1,7 +1,7 @@
 """Model options as dataclass fields: they define the command line, the presets, and what a yaml file may contain."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, get_args
@@ -15,6 +15,7 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
 from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, Removed, reject_options
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
@@ -22,6 +23,23 @@ ACTIVATIONS = utils.get_available_activation_fns()
 SIZES = {"width": "embed_dim", "ffn_width": "ffn_embed_dim", "heads": "attention_heads"}
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+# Options of the criterion that trains several depths.
+ELASTIC = "elastic_cross_entropy"
+DEPTH_OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
+
+# Options of earlier versions, and what to use instead. Whoever gives one is told so. A checkpoint may name those that
+# steered a training or a search, but not those that gave the model weights.
+FEWER_PASSES = "run fewer passes, as with --model-overrides \"{'decoder_layers': 3}\""
+REMOVED = {
+    "exit_threshold": FEWER_PASSES,
+    "loop_after_updates": LATE_LOOPS,
+    "depth_apart": "give --depth-range alone, whose common draw was as good",
+    "draft_passes": FEWER_PASSES,
+    "draft_tokens": FEWER_PASSES,
+    "residual_rank": RELAXED_SHARING,
+}
+GAVE_WEIGHTS = ("residual_rank",)
+MOVED = dict.fromkeys(DEPTH_OPTIONS, f"give it to --criterion {ELASTIC}")
 
 
 def option(default: Any, help: str | None = None, **about: Any) -> Any:
@@ -56,16 +74,19 @@ class Options(FairseqDataclass):
 
     Attributes:
         fixed: values of inherited fields that the family does not offer as options.
-        removed: options that older checkpoints have, and what to use instead.
     """
 
     fixed: ClassVar[dict[str, Any]] = {}
-    removed: ClassVar[dict[str, str]] = {"exit_threshold": "it never saved time; run fewer passes instead"}
 
     @classmethod
     def known(cls) -> dict[str, Field]:
         """The fields by name."""
         return {spec.name: spec for spec in fields(cls) if spec.name != "_name"}
+
+    @classmethod
+    def removed(cls) -> dict[str, str]:
+        """Options of earlier versions that this family does not have, and what to use instead."""
+        return {name: instead for name, instead in (REMOVED | MOVED).items() if name not in cls.known()}
 
     def _get_all_attributes(self) -> list[str]:
         """The fields that fairseq adds to the command line."""
@@ -96,16 +117,14 @@ class Options(FairseqDataclass):
 
         Raises:
             ValueError: for an unknown key in a yaml file.
-            FieldError: for a removed option, or a value of the wrong type, not among the choices, too small, no rate,
-                or without the options that it needs.
+            FieldError: for a value of the wrong type, not among the choices, too small, no rate, or without the options
+                that it needs, and where a checkpoint has weights that no model has any more.
         """
         known, arch = cls.known(), getattr(args, "_name", None)
-        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed, "_name"}
+        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed(), "_name"}
         for name in sorted(unknown):
             raise ValueError(f"{name}: not an option of {arch}")
-        for name, instead in cls.removed.items():
-            if getattr(args, name, None):
-                raise FieldError(name, getattr(args, name), f"was removed: {instead}")
+        cls.reject_removed(args, GAVE_WEIGHTS)
         # A decoder's value may be the encoder's, which was given.
         for name, spec in sorted(known.items(), key=lambda item: item[0].startswith("decoder")):
             value, kind, choices = getattr(args, name, None), _kind(spec), spec.metadata.get("choices")
@@ -125,6 +144,13 @@ class Options(FairseqDataclass):
             other = _conflict(spec, args)
             if other and value is not False:
                 raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
+
+    @classmethod
+    def reject_removed(cls, args: Any, names: Iterable[str]) -> None:
+        """Raises FieldError for the first of these options that is no more, but has a value."""
+        for name in names:
+            if name in cls.removed() and getattr(args, name, None):
+                raise FieldError(name, getattr(args, name), f"was removed: {cls.removed()[name]}")
 
     @classmethod
     @contextmanager
@@ -190,15 +216,35 @@ class StackOptions(Options):
         return Shape(**sizes, norm_eps=args.norm_eps, **{rate: getattr(args, rate) for rate in RATES})
 
 
+class OfCriterion(Removed):
+    """An option that a criterion has, beside another one."""
+
+    reason = "needs"
+
+
 class ConfiguredModel(nn.Module):
-    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`."""
+    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`.
+
+    Attributes:
+        depth_rules: `step` and `prefix_only` of :func:`recurrence.elastic.training_depth`.
+        num_updates: how many updates there were; None outside fairseq-train.
+    """
 
     options: type[StackOptions] = StackOptions
+    depth_rules: Mapping[str, Any] = {}
+    num_updates: int | None = None
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds the command-line options, without defaults, which would override presets."""
+        """Adds the command-line options, without defaults, which would override presets.
+
+        And those of depth, only to say what they need; their criterion replaces them.
+        """
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
+        removed = cls.options.removed()
+        reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
+        for name in DEPTH_OPTIONS:
+            parser.add_argument(f"--{name.replace('_', '-')}", action=OfCriterion, instead=f"--criterion {ELASTIC}")
 
     @classmethod
     def build_model(cls, args, task):
@@ -211,6 +257,23 @@ class ConfiguredModel(nn.Module):
             cls.options.fill(args, {})  # a user's own architecture may leave options out
             cls._check(args, task)
             return cls._build(args, task)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's trainer calls this before each update.
+
+        Raises:
+            ValueError: if training resumes with passes that have loaded what others own, and would get their momentum.
+        """
+        moved = [loop for loop in named_loops(self).values() if loop.moved]
+        if moved and num_updates:
+            raise ValueError(
+                "the checkpoint runs its blocks in another order, and its optimizer state belongs to other parameters; "
+                "use --reset-optimizer or --finetune-from-model"
+            )
+        for loop in moved:
+            loop.moved = False  # a new training, whose later updates are its own
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
 
     def set_loops(self, args: Any) -> None:
         """Sets what training recomputes and compiles."""

@@ -52,13 +52,12 @@ class Part:
     branch: float = 1.0  # coefficient of f
 
 
-def unshare(loop: Loop, epsilon: float = 1e-5, passes: int | None = None) -> tuple[list[StateDict], Factor]:
+def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:
     """The layers that compute what a loop computes at inference.
 
     Args:
         loop: is not changed.
         epsilon: of the layers' LayerNorms.
-        passes: their number, see :meth:`recurrence.loop.Loop.indices`; None for all.
 
     Returns:
         The layers, and the factor on the stream, a number or (C,), by which the caller scales the first layer's input.
@@ -70,7 +69,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5, passes: int | None = None) -> tup
     """
     check(loop)
     with torch.no_grad():
-        sublayers = [part for index in loop.indices(passes) for part in _sublayers(loop, index)]
+        sublayers = [part for index in range(loop.passes) for part in _sublayers(loop, index)]
         scale = _scale_pre_norm if loop.blocks[0].pre_norm else _scale_post_norm
         scaled, factor = scale(sublayers, epsilon)
         return _layers(scaled), factor

@@ -37,7 +37,6 @@ VARIANTS = {
     "SharedLanguageModel": {
         "adaptive": [],
         "one matrix": ["--adaptive-input-cutoff", "none", "--share-decoder-input-output-embed"],
-        "low-rank terms": ["--residual-rank", "3"],
         "adaptive output": ["--adaptive-input-cutoff", "none", "--adaptive-softmax-cutoff", "8"],
     },
     "KausikRecurrence": {
@@ -50,7 +49,7 @@ VARIANTS = {
     },
 }
 # Variants of one architecture.
-VARIANTS_OF = {"cycle_lm": {"any order": ["--decoder-order", "0,1,2,1,2,1", "--residual-rank", "2"]}}
+VARIANTS_OF = {"cycle_lm": {"any order": ["--decoder-order", "0,1,2,1,2,1"]}}
 
 
 def variants(arch: str) -> dict[str, list[str]]:
