@@ -87,6 +87,17 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
         upstream.answer(data, path, "one\n", *flags, "--lm-path", path)
 
 
+def test_a_long_line_may_be_truncated(trained_once, said):
+    """As fairseq-generate does it."""
+    data, path = trained_once("transformer")
+    flags = ("--task", "translation", "--max-source-positions", "5", "--max-len-b", "4", "--beam", "2")
+    short, long = "one two two one", "one two two one five four"
+    found = upstream.answer(data, path, f"{short}\n{long}\n", *flags, "--truncate-source")
+    assert found[1] == found[0] != ""
+    assert "left empty" not in said.text
+    assert upstream.answer(data, path, f"{long}\n", *flags) == {0: ""}
+
+
 def test_an_empty_source_takes_no_steps_of_a_search_that_refines_translations():
     """As `--print-step` and `--retain-iter-history` print them."""
     task = TranslationTask(TranslationConfig(), Dictionary(), Dictionary())
