@@ -17,8 +17,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
-from fairseq.tokenizer import tokenize_line
 from fairseq.token_generation_constraints import pack_constraints
+from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from fairseq_repairs.replace import after, instead
