@@ -11,6 +11,7 @@ fairseq imports a `--user-dir` before it looks up any of these names; the except
 
 from fairseq_repairs import (  # noqa: F401
     audio,
+    binary,
     checkpoints,
     commands,
     corpus,

@@ -18,6 +18,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.token_generation_constraints import pack_constraints
+from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from fairseq_repairs.replace import after, instead
@@ -27,11 +28,15 @@ OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a
 
 
 @instead("fairseq_cli.interactive", "buffered_read")
-def read_undecodable_bytes(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Reads bytes that are not UTF-8 as U+FFFD; fairseq exits at the first one, and the remaining lines are lost."""
+def read_every_line(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Reads bytes that are not UTF-8 as U+FFFD, and a line with a lone carriage return as one.
+
+    fairseq exits at the first such byte, and the remaining lines are lost; a carriage return shifts the answers.
+    """
+    settings = dict(errors="replace", newline="\n")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
-    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", errors="replace") as file:
+        sys.stdin.reconfigure(**settings)
+    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", **settings) as file:
         lines = map(str.strip, file)
         yield from iter(lambda: list(islice(lines, buffer_size)), [])
 
@@ -43,12 +48,16 @@ def answer_every_line(
     """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
 
     fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
-    language model reads such a line as an empty prompt.
+    language model reads such a line as an empty prompt. With `--truncate-source`, which fairseq reads only in other
+    commands (issue 4507), the beginning of a long line is translated.
     """
     from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
 
     if cfg.generation.lm_path:
         raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
+    most = _longest_source(max_positions)
+    if getattr(cfg.task, "truncate_source", False) and most is not None:
+        encode_fn = _truncated(encode_fn, most - 1)  # and the end of the sentence
     if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
         prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
         yield from batch(prompts, cfg, task, max_positions, encode_fn)
@@ -99,6 +108,11 @@ def _empty_hypothesis(eos: int) -> dict[str, Any]:
     """An empty hypothesis as fairseq's searches return it, the one that refines a translation in steps, too."""
     scores = dict(score=torch.tensor(0.0), positional_scores=torch.zeros(1))
     return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], steps=0, history=[], **scores)
+
+
+def _truncated(encode: Callable[[str], str], most: int) -> Callable[[str], str]:
+    """Encodes a text into so many symbols at most."""
+    return lambda text: " ".join(tokenize_line(encode(text))[:most])
 
 
 def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
