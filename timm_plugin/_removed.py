@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from recurrence.removed import LATE_LOOPS
+
 # They only steered a training, so that a saved model that has one is the same without it.
-OF_TRAINING = {"loop_after_updates": "late loops were never ahead: train with all passes from the start"}
+OF_TRAINING = {"loop_after_updates": LATE_LOOPS}
 REMOVED = {**OF_TRAINING}
 
 

@@ -1,7 +1,6 @@
 """fairseq's own transformers: building one from a checkpoint's options, and the names of its parameters."""
 
 import argparse
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -20,9 +19,6 @@ from recurrence.weights.names import Piece, StateDict, stacked
 
 TRANSLATION, LANGUAGE, SPEECH = "transformer", "transformer_lm", "s2t_transformer"
 MOST_POSITIONS = 1024
-# Tensors that are not trained: version marks, placeholders, and copies of an encoder layer's weights, which fairseq
-# 0.12.2 keeps for torch's fast path.
-FIXED = re.compile(r".+\.(version|_float_tensor)|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 
 
 def build(args: argparse.Namespace, weights: StateDict) -> BaseFairseqModel:

@@ -3,7 +3,7 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
-`python -m fairseq_plugin.convert share`.
+their layer.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
 as in the code; repeated decoder layers use their cross-attention bias (the code uses the bias of self-attention).

@@ -66,9 +66,12 @@ def _check(arch: str, options: dict[str, Any]) -> None:
     if arch not in ARCH_MODEL_REGISTRY:
         raise ValueError(f"arch={arch}: must be a registered architecture")
     model = ARCH_MODEL_REGISTRY[arch]
-    known = model.options.known() if issubclass(model, ConfiguredModel) else options
-    for name in options.keys() - known.keys():
-        raise ValueError(f"{name}={options[name]}: not an option of {arch}")
+    if not issubclass(model, ConfiguredModel):
+        return
+    for name in options.keys() - model.options.known().keys():
+        instead = model.options.removed().get(name)
+        rule = f"was removed: {instead}" if instead else f"not an option of {arch}"
+        raise ValueError(f"{name}={options[name]}: {rule}")
 
 
 def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

@@ -1,16 +1,19 @@
-"""Names in `--model-overrides` that would have no effect are rejected: fairseq ignores what a model does not have."""
+"""Options that would have no effect are rejected: those in `--model-overrides` and in configurations.
+
+fairseq ignores a name that a model does not have.
+"""
 
 from argparse import Namespace
 from dataclasses import fields
 from typing import Any
 
-from fairseq import checkpoint_utils, hub_utils, options
+from fairseq import checkpoint_utils, hub_utils, models, options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_plugin.modules.hooks import call_after, call_before
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.modules.options import ConfiguredModel, Options
 from fairseq_repairs.foreign import literal
 from fairseq_repairs.replace import copies_of
 
@@ -26,6 +29,7 @@ def check_commands() -> None:
     call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(hub_utils, "from_pretrained", _note_arguments)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
+    call_before(models, "build_model", _check_configuration)
     for module in copies_of("fairseq_cli.validate"):
         call_before(module, "main", _reject_eight_bits)
 
@@ -56,15 +60,31 @@ def _reject_eight_bits(*unused, **other) -> None:
 
 
 def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:
-    """Raises ValueError for a name that the model does not have."""
+    """Raises ValueError for a name that the model does not have, or no longer has."""
     groups: Any = OmegaConf.to_container(cfg)
     groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
     model = groups.get("model") or {}
     arch = model.get("arch") or model.get("_name")
-    ours = ARCH_MODEL_REGISTRY.get(arch)
-    if not (isinstance(ours, type) and issubclass(ours, ConfiguredModel)):
+    ours = _options_of(arch)
+    if ours is None:
         return
-    known = {*groups, *ours.options.known()}.union(*(group for group in groups.values() if isinstance(group, dict)))
-    unknown = sorted(GIVEN.keys() & overrides.keys() - known)
-    if unknown:
-        raise ValueError(f"{GIVEN[unknown[0]]}: not an option of {arch}")
+    known = {*groups, *ours.known()}.union(*(group for group in groups.values() if isinstance(group, dict)))
+    removed = ours.removed()
+    for name in sorted(GIVEN.keys() & overrides.keys()):
+        if name in removed:
+            raise ValueError(f"{GIVEN[name]}: was removed: {removed[name]}")
+        if name not in known:
+            raise ValueError(f"{GIVEN[name]}: not an option of {arch}")
+
+
+def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+    """Raises FieldError for a removed option in the configuration of a new model; one that was saved may name it."""
+    ours = _options_of(getattr(cfg, "_name", None))
+    if ours is not None and isinstance(cfg, DictConfig) and not from_checkpoint:
+        ours.reject_removed(cfg, ours.removed())
+
+
+def _options_of(arch: str | None) -> type[Options] | None:
+    """The options of an architecture of this package."""
+    model = ARCH_MODEL_REGISTRY.get(arch)
+    return model.options if isinstance(model, type) and issubclass(model, ConfiguredModel) else None

@@ -1,7 +1,7 @@
 """Model options as dataclass fields: they define the command line, the presets, and what a yaml file may contain."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, get_args
@@ -15,6 +15,7 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
 from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, reject_options
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
@@ -22,6 +23,22 @@ ACTIVATIONS = utils.get_available_activation_fns()
 SIZES = {"width": "embed_dim", "ffn_width": "ffn_embed_dim", "heads": "attention_heads"}
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+# Options of earlier versions, and what to use instead. Whoever gives one is told so. A checkpoint may name those that
+# steered a training or a search, but not those that gave the model weights.
+FEWER_PASSES = "run fewer passes, as with --model-overrides \"{'decoder_layers': 3}\""
+REMOVED = {
+    "exit_threshold": FEWER_PASSES,
+    "loop_after_updates": LATE_LOOPS,
+    "depth_apart": "give --depth-range alone, whose common draw was as good",
+    "draft_passes": FEWER_PASSES,
+    "draft_tokens": FEWER_PASSES,
+    "residual_rank": RELAXED_SHARING,
+}
+GAVE_WEIGHTS = ("residual_rank",)
+# Options that the criterion has on the command line.
+DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
+MOVED = dict.fromkeys(DEPTH, "give it to --criterion elastic_cross_entropy")
 
 
 def option(default: Any, help: str | None = None, **about: Any) -> Any:
@@ -56,16 +73,19 @@ class Options(FairseqDataclass):
 
     Attributes:
         fixed: values of inherited fields that the family does not offer as options.
-        removed: options that older checkpoints have, and what to use instead.
     """
 
     fixed: ClassVar[dict[str, Any]] = {}
-    removed: ClassVar[dict[str, str]] = {"exit_threshold": "it never saved time; run fewer passes instead"}
 
     @classmethod
     def known(cls) -> dict[str, Field]:
         """The fields by name."""
         return {spec.name: spec for spec in fields(cls) if spec.name != "_name"}
+
+    @classmethod
+    def removed(cls) -> dict[str, str]:
+        """Options of earlier versions that this family does not have, and what to use instead."""
+        return {name: instead for name, instead in (REMOVED | MOVED).items() if name not in cls.known()}
 
     def _get_all_attributes(self) -> list[str]:
         """The fields that fairseq adds to the command line."""
@@ -96,16 +116,14 @@ class Options(FairseqDataclass):
 
         Raises:
             ValueError: for an unknown key in a yaml file.
-            FieldError: for a removed option, or a value of the wrong type, not among the choices, too small, no rate,
-                or without the options that it needs.
+            FieldError: for a value of the wrong type, not among the choices, too small, no rate, or without the options
+                that it needs, and where a checkpoint has weights that no model has any more.
         """
         known, arch = cls.known(), getattr(args, "_name", None)
-        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed, "_name"}
+        unknown = () if isinstance(args, argparse.Namespace) else set(args) - {*known, *cls.removed(), "_name"}
         for name in sorted(unknown):
             raise ValueError(f"{name}: not an option of {arch}")
-        for name, instead in cls.removed.items():
-            if getattr(args, name, None):
-                raise FieldError(name, getattr(args, name), f"was removed: {instead}")
+        cls.reject_removed(args, GAVE_WEIGHTS)
         # A decoder's value may be the encoder's, which was given.
         for name, spec in sorted(known.items(), key=lambda item: item[0].startswith("decoder")):
             value, kind, choices = getattr(args, name, None), _kind(spec), spec.metadata.get("choices")
@@ -125,6 +143,13 @@ class Options(FairseqDataclass):
             other = _conflict(spec, args)
             if other and value is not False:
                 raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
+
+    @classmethod
+    def reject_removed(cls, args: Any, names: Iterable[str]) -> None:
+        """Raises FieldError for the first of these options that is no more, but has a value."""
+        for name in names:
+            if name in cls.removed() and getattr(args, name, None):
+                raise FieldError(name, getattr(args, name), f"was removed: {cls.removed()[name]}")
 
     @classmethod
     @contextmanager
@@ -199,6 +224,8 @@ class ConfiguredModel(nn.Module):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """Adds the command-line options, without defaults, which would override presets."""
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
+        removed = cls.options.removed()
+        reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
 
     @classmethod
     def build_model(cls, args, task):

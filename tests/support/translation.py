@@ -44,9 +44,7 @@ VARIANTS_OF = {
     "one_wide_ffn_base": {"relative": ["--position", "relative"]},
     "universal": {"rotary": ["--position", "rotary"]},
     "universal_small": {"alibi": ["--position", "alibi"]},
-    "cycle": {
-        "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1"],
-    },
+    "cycle": {"any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1"]},
 }
 
 

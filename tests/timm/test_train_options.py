@@ -64,7 +64,7 @@ REJECTED = {
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
     "--depth-range (1, 2): needs a looped model of timm_plugin": ["--depth-range", "1-2"],
-    "command: error: --loop-after-updates=9: was removed: late loops were never ahead": ["--loop-after-updates", "9"],
+    "error: --loop-after-updates=9: was removed: train with all passes": ["--loop-after-updates", "9"],
     "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
     "--pass-loss 0.5: must not be given with --teacher": [*UIT, "pass_loss=0.5", *TEACHER],
     "--teacher vit_tiny_patch16_224: must not be given with uit": [*UIT, "--mixed-depth", *TEACHER],
