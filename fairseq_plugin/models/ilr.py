@@ -114,7 +114,8 @@ class IntraLayerRecurrence(LanguageModel):
         super()._check(args, task)
         with cls.options.flags_in_errors("decoder"):
             runs_once = len(cls.order(args)) == args.decoder_layers
-        if args.inject_embedding and runs_once and getattr(args, "depth_range", None) is None:
+        # fairseq-train gives a model the options of the criterion, too.
+        if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
             rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or {depth_range}"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:

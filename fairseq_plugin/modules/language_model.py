@@ -122,6 +122,7 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
             output = output_layer(width, len(target), False, tied, args.embedding_std)
         model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
         model.set_loops(args)
+        model.depth_rules = dict(step=cls.depth_step(args))
         return model
 
     @classmethod

@@ -165,6 +165,7 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
             admin.set_profile(model, profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         model.set_loops(args)
+        model.depth_rules = dict(prefix_only=cls.has_static_levels(args))
         return model
 
     @classmethod
