@@ -17,7 +17,7 @@ from recurrence.slicing import SliceConfig
 import sys
 
 sys.path.insert(0, "/tmp")
-from _layers import DropPath
+from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
 RECURSION = Recursion(projection_width=6, slices=SliceConfig(8, (2, 2, 2, 2), (True,) * 4))
