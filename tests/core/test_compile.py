@@ -1,6 +1,7 @@
 """Blocks compiled for training: one graph for all passes, and the results of eager blocks."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
 from recurrence.slicing import SliceConfig
-import sys
 
 sys.path.insert(0, "/tmp")
 from timm_plugin._layers import DropPath

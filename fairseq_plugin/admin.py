@@ -18,8 +18,8 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.elastic import at_depths
-from fairseq_plugin.modules.options import Options, option
+from fairseq_plugin.elastic import at_depths
+from fairseq_plugin.options import Options, option
 from recurrence import admin
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
