@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from fairseq_plugin.elastic import at_depths
 from fairseq_plugin.options import Options, option
-from recurrence import admin
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
+from recurrence.papers import admin
 
 logger = logging.getLogger("fairseq_plugin.admin")
 

@@ -27,10 +27,10 @@ from fairseq_plugin.options import ACTIVATIONS, SIDES, ConfiguredModel, StackOpt
 from fairseq_plugin.register import activation
 from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
-from recurrence.admin import admins, attach
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
+from recurrence.papers.admin import admins, attach
 from recurrence.position import attention_positions
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"

@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq_plugin.build import build_architecture, numbered_dictionary
 from fairseq_plugin.options import SIDES
 from fairseq_plugin.seq2seq import LoopedTransformer
-from recurrence.admin import admins
+from recurrence.papers.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
 from recurrence.weights.names import Piece, affine, stacked
 
