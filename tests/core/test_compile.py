@@ -14,9 +14,6 @@ from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
 from recurrence.slicing import SliceConfig
-import sys
-
-sys.path.insert(0, "/tmp")
 from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
