@@ -15,8 +15,7 @@ from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.slices import SliceConfig
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-
-sys.path.insert(0, "/tmp")
+from recurrence.papers.slices import SliceConfig
 from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
