@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from fairseq import file_utils
 from fairseq.data import Dictionary
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.sequence_scorer import SequenceScorer
@@ -143,13 +142,6 @@ def _longest_source(max_positions: Any) -> int | None:
 def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
     warn_of_unknown_words(sentence, tokens, interface.src_dict)
-
-
-@after(file_utils, "load_archive_file")
-def name_missing_folders(found: str | None, name: str) -> None:
-    """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
-    if found is None:
-        raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
