@@ -26,5 +26,6 @@ from fairseq_repairs import (  # noqa: F401
     ranges,
     resuming,
     saving,
+    unknown,
     workers,
 )

@@ -23,6 +23,7 @@ from torch import Tensor
 from fairseq_repairs.replace import after, instead
 
 logger = logging.getLogger(__name__)
+TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # with a step of their own
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 
@@ -66,6 +67,7 @@ def answer_every_line(
     readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
     if readable:
         for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+            task.sources = [encode_fn(texts[readable[i]]) for i in part.ids.tolist()]  # see unknown.find_source_words
             yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
     empty = sorted(set(range(len(lines))) - set(readable))
     if empty:
@@ -74,7 +76,7 @@ def answer_every_line(
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
-@instead((FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask), "inference_step")
+@instead(TRANSLATING, "inference_step")
 def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 
