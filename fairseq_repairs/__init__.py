@@ -10,6 +10,7 @@ fairseq imports a `--user-dir` before it looks up any of these names; the except
 """
 
 from fairseq_repairs import (  # noqa: F401
+    archives,
     audio,
     binary,
     checkpoints,
@@ -25,5 +26,6 @@ from fairseq_repairs import (  # noqa: F401
     ranges,
     resuming,
     saving,
+    unknown,
     workers,
 )

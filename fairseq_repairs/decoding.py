@@ -73,8 +73,8 @@ def name_missing_constraints(search: LexicallyConstrainedBeamSearch, batch_const
     """Says which command reads the words of `--constraints`; fairseq fails with a TypeError (issues 4332, 3210)."""
     if batch_constraints is None:
         raise ValueError(
-            "--constraints: no words are given; fairseq-interactive reads them behind each source, after a tab; the hub "
-            "interface takes them packed, as inference_step_args=dict(constraints=...)"
+            "--constraints: no words are given; fairseq-interactive reads them behind each source, after a tab, and "
+            "the hub interface takes them packed, as inference_step_args=dict(constraints=...)"
         )
 
 

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from fairseq import file_utils
 from fairseq.data import Dictionary
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.sequence_scorer import SequenceScorer
@@ -24,6 +23,7 @@ from torch import Tensor
 from fairseq_repairs.replace import after, instead
 
 logger = logging.getLogger(__name__)
+TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # with a step of their own
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 
@@ -67,6 +67,7 @@ def answer_every_line(
     readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
     if readable:
         for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+            task.sources = [encode_fn(texts[readable[i]]) for i in part.ids.tolist()]  # see unknown.find_source_words
             yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
     empty = sorted(set(range(len(lines))) - set(readable))
     if empty:
@@ -75,7 +76,7 @@ def answer_every_line(
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
-@instead((FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask), "inference_step")
+@instead(TRANSLATING, "inference_step")
 def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 
@@ -143,13 +144,6 @@ def _longest_source(max_positions: Any) -> int | None:
 def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
     warn_of_unknown_words(sentence, tokens, interface.src_dict)
-
-
-@after(file_utils, "load_archive_file")
-def name_missing_folders(found: str | None, name: str) -> None:
-    """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
-    if found is None:
-        raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
