@@ -1,7 +1,6 @@
 """Blocks compiled for training: one graph for all passes, and the results of eager blocks."""
 
 import copy
-import sys
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.slices import SliceConfig
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.papers.slices import SliceConfig
 from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
