@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 README = Path(__file__).parent / "README.md"
-PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
+PACKAGES = ("recurrence", "fairseq_repairs", "fairseq_plugin", "timm_plugin")
 
 # fairseq's own release does not import on Python 3.11 or later; fairseq-fixed is its main branch made to import there.
 FAIRSEQ = [
@@ -80,7 +80,11 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
-    package_data={"fairseq_plugin": ["config/*.yaml", "weights/*/*"], "timm_plugin": ["weights/*"]},
+    package_data={
+        "fairseq_repairs": ["README.md"],
+        "fairseq_plugin": ["config/*.yaml", "weights/*/*"],
+        "timm_plugin": ["weights/*"],
+    },
     python_requires=">=3.10",
     install_requires=["torch>=2.7", "numpy"],
     extras_require={

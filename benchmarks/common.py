@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from recurrence import gemm
 from recurrence.cuda_graph import CAPTURED_AT
+from recurrence.private_torch import bound_caches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -141,7 +141,7 @@ def set_up(
     Returns:
         A line that describes the machine.
     """
-    gemm.bound_caches()
+    bound_caches()
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
     if options.peak_memory:

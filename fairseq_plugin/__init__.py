@@ -1,12 +1,12 @@
 """The fairseq plugin: repairs fairseq, then registers architectures, tasks and criterions (``--user-dir``)."""
 
-from fairseq_plugin import repairs
-from recurrence import gemm
+import fairseq_repairs  # noqa: F401  before all else
+from recurrence.private_torch import bound_caches
 
-repairs.apply()
-gemm.bound_caches()
+bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
+from fairseq_plugin.conversion import upstream  # noqa: E402
 from fairseq_plugin.models import (  # noqa: E402,F401
     baselines,
     ilr,
@@ -17,9 +17,8 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import commands, decoder, elastic  # noqa: E402
+from fairseq_plugin.modules import commands, elastic  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 commands.check_commands()
-decoder.return_attention_when_aligning()
-elastic.support_elastic_training()
+upstream.build_from_readable_options()

@@ -20,7 +20,7 @@ import torch
 from fairseq import checkpoint_utils
 from torch import Tensor
 
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.order import Order
 
 logger = logging.getLogger("fairseq_plugin.average")

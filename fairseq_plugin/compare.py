@@ -30,10 +30,11 @@ import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.modules.options import ConfiguredModel
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
+from recurrence.loop import named_loops
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
@@ -72,14 +73,14 @@ class TextComparison(Comparison):
     """
 
     length = "updates"
-    diverged = re.compile("is no longer a finite number")  # see repairs/messages.py
+    diverged = re.compile("is no longer a finite number")  # see fairseq_repairs/messages.py
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         _check(args)
         self.task = set_up_task(args, _check_scoring(args, self.words).gen_subset)
         self.looped = self.task.build_model(copy.copy(args))
-        if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
+        if all(loop.passes == len(loop.blocks) for loop in named_loops(self.looped).values()):
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
         check_training(args, self.task, self.looped)
 

@@ -23,7 +23,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin.conversion import hugging_face, upstream
 from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")

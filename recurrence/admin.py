@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from recurrence.block import Sum
 from recurrence.loop import Loop
+from recurrence.parts import Sum
 
 
 class Admin(Sum):

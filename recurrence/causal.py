@@ -1,12 +1,10 @@
-"""A loop over depth as the causal stack of a decoder, with or without a memory to attend to.
+"""A loop over depth under a causal mask, with or without a memory to attend to.
 
 Tokens are read all at once or in steps, such as a prompt and then token after token, with a cache slot for each pass.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
@@ -17,147 +15,108 @@ from recurrence.relative import KeptKeys
 
 
 class LoopState:
-    """Decoding state of a loop: its cache, and the inputs that `inject` needs again.
+    """Decoding state of a loop: the cache of its passes, and the keys of relative positions.
 
-    Its passes may have read different numbers of tokens.
+    Args:
+        passes: number of passes that run.
     """
 
-    def __init__(self, loop: Loop):
-        self.loop, self.cache = loop, Cache(loop.passes)
-        self._first_inputs: dict[int, Tensor] = {}
-        self.kept_keys = KeptKeys()  # of relative positions
-
-    @property
-    def length(self) -> int:
-        """Number of tokens that the first pass has read."""
-        return self.cache.length
-
-    def run(self, x: Tensor, indices: Sequence[int], **arguments: Any) -> Tensor:
-        """Runs consecutive passes, which have read the same number of tokens, on their next ones.
-
-        Args:
-            x: (B, T, C), the input of the first of these passes.
-            indices: those of the passes.
-            **arguments: of :meth:`Loop.forward`.
-
-        Returns:
-            The state after the last of these passes, (B, T, C).
-        """
-        start, order = self.cache.lengths[indices[0]], self.loop.order
-        end = start + x.size(1)
-        known = {
-            which: kept[:, start:end] for which, kept in self._first_inputs.items() if order.index(which) < indices[0]
-        }
-        first_inputs = dict(known)
-        x = self.loop(x, slots=self.cache.slots(), indices=indices, first_inputs=first_inputs, **arguments)
-        for which in first_inputs.keys() - known.keys():
-            new = first_inputs[which]
-            self._first_inputs[which] = torch.cat([self._first_inputs.get(which, new[:, :0]), new], dim=1)
-        return x
-
-    def rewind(self, length: int) -> None:
-        """Drops all tokens after the first `length`."""
-        self.cache.rewind(length)
-        self._first_inputs = {which: kept[:, :length] for which, kept in self._first_inputs.items()}
+    def __init__(self, passes: int):
+        self.cache, self.kept_keys = Cache(passes), KeptKeys()
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the batch: entry i becomes entry order[i], (new B,)."""
         self.cache.reorder(order)
-        self._first_inputs = {which: kept.index_select(0, order) for which, kept in self._first_inputs.items()}
+
+
+def project_memory(loop: Loop, memory: Tensor, passes: int | None = None) -> list[Tensor]:
+    """Keys and values of a memory (B, S, memory width) for each pass that runs: (B, S, 2 C) each.
+
+    Passes of a block share a tensor, unless they have signals of their own on it.
+    """
+    indices = loop.indices(passes)
+    found: dict[int, Tensor] = {}
+    for which, block in enumerate(loop.blocks):
+        runs = [step for step, index in enumerate(indices) if loop.order[index] == which]
+        found.update(zip(runs, block.contexts(memory, [loop.own[indices[step]] for step in runs])))
+    return [found[step] for step in range(len(indices))]
+
+
+def run_causal(
+    loop: Loop,
+    x: Tensor,
+    positions: AttentionPositions,
+    level_table: LevelTable | None = None,
+    padding: Tensor | None = None,
+    state: LoopState | None = None,
+    passes: int | None = None,
+    states: list[Tensor] | None = None,
+    contexts: list[Tensor] | None = None,
+    memory_padding: Tensor | None = None,
+    record: list[Tensor] | None = None,
+) -> Tensor:
+    """Runs the passes on the tokens of x.
+
+    Args:
+        loop: whose blocks are causal and, with contexts, attend to a memory.
+        x: (B, T, C), embedded tokens; with a state, the new ones.
+        positions: those inside attention, see :mod:`recurrence.position`.
+        level_table: signals added before each pass; None for none.
+        padding: (B, L) bool over all tokens, including those in the state; None for no padding.
+        state: of this loop and number of passes, updated in place; None to read whole texts.
+        passes: their number, see :meth:`Loop.indices`; None for all.
+        states: see :meth:`Loop.forward`.
+        contexts: of the same passes, from :func:`project_memory`; None without a memory.
+        memory_padding: (B, S) bool; None for no padding.
+        record: a list for the weights of the last pass, see :class:`recurrence.attention.CrossAttention`.
+
+    Returns:
+        The state after the last pass, (B, T, C).
+    """
+    start = 0 if state is None else state.cache.length
+    kept = None if state is None else state.kept_keys
+    arguments = positions.causal_arguments(loop, x, padding, start, kept, passes)
+    per_pass = arguments.pop("per_pass", {})
+    if level_table is not None:
+        depth = len(loop.indices(passes))
+        arguments["levels"] = level_table.levels(depth, start + x.size(1), padding, start, x)
+    if contexts is not None:
+        cross_bias = None if memory_padding is None else padding_bias(memory_padding, like=x)
+        cross: list[dict] = [dict(context=context, cross_bias=cross_bias) for context in contexts]
+        cross[-1]["record"] = record
+        per_pass["cross"] = cross
+    if state is None:
+        return loop(x, passes, per_pass=per_pass, states=states, **arguments)
+    per_pass["slot"] = state.cache.slots
+    y = loop(x, passes, per_pass=per_pass, states=states, **arguments)
+    state.cache.length += x.size(1)
+    return y
 
 
 class CausalStack(nn.Module):
-    """A loop under a causal mask, whose blocks may also attend to a memory, the output of an encoder.
+    """A loop, positions, and a norm after the last pass: the stack of a language model.
 
     Args:
         loop: the passes.
         positions: those inside attention, see :mod:`recurrence.position`; None for none.
         norm: applied after the last pass; None for none.
-        level_table: signals added before each pass; None for none.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        positions: AttentionPositions | None = None,
-        norm: nn.Module | None = None,
-        level_table: LevelTable | None = None,
-    ):
+    def __init__(self, loop: Loop, positions: AttentionPositions | None = None, norm: nn.Module | None = None):
         super().__init__()
-        self.loop, self.norm, self.level_table = loop, norm, level_table
+        self.loop, self.norm = loop, norm
         self.positions = AttentionPositions() if positions is None else positions
 
-    def new_state(self) -> LoopState:
+    def new_state(self, passes: int | None = None) -> LoopState:
         """The decoding state of a new text."""
-        return LoopState(self.loop)
-
-    def project(self, memory: Tensor) -> list[Tensor]:
-        """Keys and values of the memory (B, S, memory width) for each pass: P times (B, S, 2 C).
-
-        Passes of a block share a tensor, unless they have terms of their own.
-        """
-        loop, terms = self.loop, [own.term("cross_kv") for own in self.loop.own]
-        if terms[0] is None:
-            of_blocks = [block.cross_attn.project(memory) for block in loop.blocks]
-            return [of_blocks[which] for which in loop.order]
-        return [loop.blocks[which].cross_attn.project(memory, term) for which, term in zip(loop.order, terms)]
+        return LoopState(len(self.loop.indices(passes)))
 
     def forward(
-        self,
-        x: Tensor,
-        padding: Tensor | None = None,
-        state: LoopState | None = None,
-        states: list[Tensor] | None = None,
-        **memory: Any,
+        self, x: Tensor, padding: Tensor | None = None, state: LoopState | None = None, **options: Any
     ) -> Tensor:
-        """Runs all passes on the tokens of x.
-
-        Args:
-            x: (B, T, C), embedded tokens; with a state, the new ones.
-            padding: (B, L) bool over all tokens, including those in the state; None for no padding.
-            state: from :meth:`new_state`, updated in place.
-            states: see :meth:`Loop.forward`.
-            **memory: `contexts`, `memory_padding` and `record`, see :meth:`arguments`.
-
-        Returns:
-            (B, T, C).
-        """
-        if state is None:
-            x = self.loop(x, states=states, **self.arguments(x, padding, 0, **memory))
-        else:
-            arguments = self.arguments(x, padding, state.length, state, **memory)
-            x = state.run(x, self.loop.running, states=states, **arguments)
-        return self.finish(x)
+        """The state after the last pass, (B, T, C) -> the same; options: `passes`, `states` of :func:`run_causal`."""
+        return run_causal(self.loop, x, self.positions, None, padding, state, **options)
 
     def finish(self, x: Tensor) -> Tensor:
         """From the state after a pass to the output of the stack."""
         return x if self.norm is None else self.norm(x)
-
-    def arguments(
-        self,
-        x: Tensor,
-        padding: Tensor | None,
-        start: int,
-        state: LoopState | None = None,
-        contexts: list[Tensor] | None = None,
-        memory_padding: Tensor | None = None,
-        record: list[Tensor] | None = None,
-    ) -> dict[str, Any]:
-        """Arguments of the loop.
-
-        Args:
-            x: (B, T, C), tokens that follow `start` others.
-            padding, state: see :meth:`forward`.
-            contexts: from :meth:`project`; None without a memory.
-            memory_padding: (B, S) bool; None for no padding.
-            record: see :class:`recurrence.attention.CrossAttention`.
-        """
-        kept = None if state is None else state.kept_keys
-        arguments = self.positions.causal_arguments(self.loop, x, padding, start, kept)
-        if self.level_table is not None:
-            length = start + x.size(1)
-            arguments["levels"] = self.level_table.levels(self.loop.passes, length, padding, start, x)
-        if contexts is None:
-            return arguments
-        cross_bias = None if memory_padding is None else padding_bias(memory_padding, like=x)
-        return dict(arguments, contexts=contexts, cross_bias=cross_bias, record=record)

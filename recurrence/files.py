@@ -1,55 +1,9 @@
-"""Writing files so that a kill or a full disk leaves the old one, and finding damaged ones."""
+"""Finding damaged checkpoints."""
 
-import contextlib
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
-
-
-class PartialFile:
-    """A file being written that keeps the error of a failed write, which torch discards."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        """Writes bytes and returns how many; raises OSError if that fails, and keeps it in `error`."""
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        """Hands what is buffered to the operating system."""
-        self.file.flush()
-
-
-@contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[PartialFile]:
-    """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
-
-    Raises:
-        OSError: the cause of a failed write, whatever it became on its way.
-    """
-    temporary, part = f"{path}.tmp", None
-    try:
-        with open(temporary, "wb") as file:
-            part = PartialFile(file)
-            yield part
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        if part is not None and part.error is not None:
-            raise part.error from error
-        raise
 
 
 def damage(path: str | Path) -> str | None:

@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from recurrence.attention import Attention
-from recurrence.block import FeedForward
+from recurrence.parts import FeedForward
 
 
 def ringformer_(stack: nn.Module) -> None:

@@ -1,58 +1,58 @@
-"""A loop's checkpoints: which passes trained them, and loading at another depth, see :mod:`recurrence.depth`."""
+"""Loading a loop's checkpoint: which passes trained it, and loading at another depth, see :mod:`recurrence.depth`."""
 
 import logging
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import torch
 
 from recurrence.depth import same_kind, source_passes
-from recurrence.order import Order, block_count, first_runs
-
-if TYPE_CHECKING:
-    from recurrence.loop import Loop
+from recurrence.order import Order, block_count
 
 logger = logging.getLogger(__name__)
 
 
-def store_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> None:
-    """State dict hook: stores the order in the metadata, and a copy of the noted one.
+def fit(
+    order: Order,
+    whole: Order | None,
+    shows_passes: bool,
+    state_dict: dict,
+    prefix: str,
+    local_metadata: dict,
+    errors: list[str],
+) -> bool:
+    """Makes the state dict of a loop fit another order, in place, or adds to the errors.
 
-    Averages of weights, such as timm's ModelEmaV2, write into the state dict of their copy and would round the order.
+    Logs a warning if the depth is not the trained one. A truncated loop takes what it still runs from a checkpoint of
+    the whole one.
+
+    Args:
+        order, whole: of the loop that loads, see :class:`recurrence.loop.Loop`.
+        shows_passes: whether the names in a checkpoint show how many passes trained it.
+        state_dict, prefix, local_metadata, errors: of torch's `_load_from_state_dict`.
+
+    Returns:
+        Whether passes load what other passes of the checkpoint own.
     """
-    local_metadata["order"] = loop.order
-    if loop.noted is not None:
-        state_dict[f"{prefix}noted"] = loop.noted.clone()
+    trained, name = _trained_order(order, shows_passes, state_dict, prefix, local_metadata), prefix.rstrip(".")
+    _drop_early_entries(state_dict, prefix)
+    if trained in (None, order):
+        return False
+    if trained == whole:
+        _take(state_dict, f"{prefix}blocks.", sorted(set(trained[: len(order)])))
+        _take(state_dict, f"{prefix}own.", range(len(order)))
+        return False
+    if set(trained) != set(order):
+        errors.append(
+            f"{name}: the checkpoint stores {block_count(trained)} blocks, this depth runs {block_count(order)}: at "
+            "another depth, the stored blocks may only run more or less often"
+        )
+        return False
+    warn_of_depth(name, order, trained)
+    return _take(state_dict, f"{prefix}own.", source_passes(trained, order))
 
 
-def fit(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict, errors: list[str]) -> None:
-    """Makes a state dict fit the loop's depth, in place, or adds to the errors.
-
-    Logs a warning if the depth is not the trained one. A checkpoint from before its loops began runs what was
-    trained, which is logged, too. A truncated loop takes what it still runs from a checkpoint of the whole one.
-    """
-    trained, name = _trained_order(loop, state_dict, prefix, local_metadata), prefix.rstrip(".")
-    state_dict.pop(f"{prefix}safe", None)  # which early versions stored
-    loop.moved = False
-    if trained is not None and trained != loop.order:
-        if trained == loop.whole:
-            _take(state_dict, f"{prefix}blocks.", sorted(set(trained[: loop.passes])))
-            _take(state_dict, f"{prefix}own.", range(loop.passes))
-        elif set(trained) != set(loop.order):
-            errors.append(
-                f"{name}: the checkpoint stores {block_count(trained)} blocks, this depth runs "
-                f"{len(loop.blocks)}: at another depth, the stored blocks may only run more or less often"
-            )
-        else:
-            warn_of_depth(name, loop.order, trained)
-            loop.moved = _take(state_dict, f"{prefix}own.", source_passes(trained, loop.order))
-    if loop.noted is not None:  # the buffer itself may still be uninitialised
-        state_dict[f"{prefix}noted"] = torch.tensor(loop.order, device="cpu")
-    _adopt_looping(loop, state_dict, prefix)
-
-
-def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: dict) -> Order | None:
+def _trained_order(
+    order: Order, shows_passes: bool, state_dict: dict, prefix: str, local_metadata: dict
+) -> Order | None:
     """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply.
 
     None if it is unknown: passes at the end that own no tensor leave no key.
@@ -64,24 +64,20 @@ def _trained_order(loop: "Loop", state_dict: dict, prefix: str, local_metadata: 
         return tuple(local_metadata["order"])
     found = (re.match(rf"{re.escape(prefix)}own\.(\d+)\.", key) for key in state_dict)
     passes = 1 + max((int(match[1]) for match in found if match), default=-1)
-    if passes < loop.passes and not (loop.own and loop.own[-1].state_dict()):
+    if passes < len(order) and not shows_passes:
         return None
-    return None if passes in (0, loop.passes) else same_kind(loop.order, passes)
+    return None if passes in (0, len(order)) else same_kind(order, passes)
 
 
-def _adopt_looping(loop: "Loop", state_dict: dict, prefix: str) -> None:
-    """Runs each block once if the checkpoint is from before its loops began.
-
-    An average of checkpoints from before and after runs all passes.
-    """
-    looping = state_dict.pop(f"{prefix}looping", torch.ones((), device="cpu"))
-    loop.chosen = None if looping > 0 else first_runs(loop.order)
-    if loop.looping is not None:
-        state_dict[f"{prefix}looping"] = looping
-    elif loop.chosen is not None:
+def _drop_early_entries(state_dict: dict, prefix: str) -> None:
+    """Removes what earlier versions stored: a mark of safety, and whether late loops had begun."""
+    state_dict.pop(f"{prefix}safe", None)
+    looping = state_dict.pop(f"{prefix}looping", None)
+    if looping is not None and not looping > 0:
         logger.warning(
-            "%s: runs each block once, %d of %d passes, as in training: the checkpoint is from before its loops began",
-            *(prefix.rstrip("."), len(loop.chosen), loop.passes),
+            "%s: runs all passes, although each block ran once when the checkpoint was saved: its late loops, which "
+            "were removed since, had not begun",
+            prefix.rstrip("."),
         )
 
 

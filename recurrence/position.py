@@ -155,9 +155,9 @@ class Table(nn.Module):
         Returns:
             (T - start, C) without padding, else (B, T - start, C).
         """
-        rows = self.rows(length, like)
+        rows = self._at_least(length + self.offset, like)[self.offset :]
         if padding is None:
-            return rows[start:]
+            return rows[start:length]
         picked = rows[positions(padding)[:, start:]]
         return picked.masked_fill(padding[:, start:, None], 0) if self.blank_padding else picked
 
@@ -209,7 +209,13 @@ class AttentionPositions(nn.Module):
     adds_bias = False  # to the scores, so that a causal mask must be a bias, too
 
     def arguments(
-        self, loop: Loop, x: Tensor, mask: Tensor | None, start: int = 0, kept: KeptKeys | None = None
+        self,
+        loop: Loop,
+        x: Tensor,
+        mask: Tensor | None,
+        start: int = 0,
+        kept: KeptKeys | None = None,
+        passes: int | None = None,
     ) -> dict[str, Any]:
         """Arguments of the loop: `self_bias`, and what the positions add.
 
@@ -219,17 +225,24 @@ class AttentionPositions(nn.Module):
             mask: added to the scores, broadcastable to (B, H, T, start + T); None for none.
             start: number of tokens before those of x.
             kept: while decoding, the keys of distances that later steps use again; None otherwise.
+            passes: their number, see :meth:`Loop.indices`; None for all.
         """
         return dict(self_bias=mask)
 
     def causal_arguments(
-        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int = 0, kept: KeptKeys | None = None
+        self,
+        loop: Loop,
+        x: Tensor,
+        padding: Tensor | None,
+        start: int = 0,
+        kept: KeptKeys | None = None,
+        passes: int | None = None,
     ) -> dict[str, Any]:
         """As :meth:`arguments`, under a causal mask; padding: (B, start + T) bool, None for no padding."""
         several = x.size(1) > 1
         needs_mask = padding is not None or (several and (self.adds_bias or start > 0))
         mask = causal_bias(start + x.size(1), x, padding, start) if needs_mask else None
-        arguments = self.arguments(loop, x, mask, start, kept)
+        arguments = self.arguments(loop, x, mask, start, kept, passes)
         return dict(arguments, causal=arguments["self_bias"] is None)
 
 
@@ -240,7 +253,7 @@ class Rotary(AttentionPositions):
         super().__init__()
         self.table = Table(rotary, width)
 
-    def arguments(self, loop, x, mask, start=0, kept=None):
+    def arguments(self, loop, x, mask, start=0, kept=None, passes=None):
         rows = self.table.rows(start + x.size(1), like=x)[start:]
         return dict(self_bias=mask, rotary=rows.chunk(2, dim=-1))
 
@@ -254,7 +267,7 @@ class Alibi(AttentionPositions):
         super().__init__()
         self.heads = heads
 
-    def arguments(self, loop, x, mask, start=0, kept=None):
+    def arguments(self, loop, x, mask, start=0, kept=None, passes=None):
         bias = alibi(self.heads, start + x.size(1), start, like=x).to(product_dtype(x))
         return dict(self_bias=bias if mask is None else bias + mask)
 
@@ -275,18 +288,19 @@ class Relative(AttentionPositions):
         super().__init__()
         self.table, self.causal = DistanceTable(width), causal
 
-    def arguments(self, loop, x, mask, start=0, kept=None):
+    def arguments(self, loop, x, mask, start=0, kept=None, passes=None):
         length = start + x.size(1)
         if kept is None:
             keys = self._keys(loop, length, x)
         else:
             keys = kept.upto(length, lambda farthest: self._keys(loop, farthest, x))
-        return dict(self_bias=mask, distance_keys=[keys[which] for which in loop.order])
+        of_passes = [keys[loop.order[index]] for index in loop.indices(passes)]
+        return dict(self_bias=mask, per_pass=dict(distance_keys=of_passes))
 
     def _keys(self, loop: Loop, length: int, like: Tensor) -> list[Tensor | None]:
         """The keys of every stored block; None for a block without self-attention."""
         rows = self.table.upto(length, 0 if self.causal else 1 - length, like)
-        return [None if block.self_attn is None else block.self_attn.relative(rows) for block in loop.blocks]
+        return [None if block.self_attn is None else block.self_attn.relative.keys(rows) for block in loop.blocks]
 
 
 def attention_positions(kind: str, width: int, heads: int, causal: bool) -> AttentionPositions:

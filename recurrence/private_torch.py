@@ -1,45 +1,73 @@
-"""What this package uses of PyTorch that is not public, and where its own computations may replace PyTorch's.
+"""What this package uses of PyTorch that is not public.
 
-What is not public has a replacement for versions that lack it. A replacement is as exact, but slower: where a version
-does not tell whether the fast path is allowed, the slow one is taken.
+Each name has a replacement for versions that lack it, which is as exact but slower: where a version does not tell
+whether the fast path is allowed, the slow one is taken.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 PLAIN = (Tensor, nn.Parameter)
 
-
-# Products in oneDNN, and its packing of weights.
-_has_onednn = torch.backends.mkldnn.is_available()
-onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if _has_onednn else None
-onednn_pack = None if onednn_linear is None else getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 # Keeps a function out of compiled graphs; torch.compiler.disable would import the compiler at once.
 eager_only: Callable = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+func_is_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+"""Whether a transformation of torch.func is active."""
+
+_has_global_hooks = getattr(nn.modules.module, "_has_any_global_hook", lambda: True)
+
+
+def bound_caches() -> None:
+    """Makes oneDNN, and torch above it, keep the programs and workspaces of the last 128 products instead of 1,024.
+
+    Batches of text rarely repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than
+    these. Sets environment variables that are read at the first product; those of the user stand.
+    """
+    for name in CACHES:
+        os.environ.setdefault(name, "128")
 
 
 def is_transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is active; they need torch's own operators."""
-    return _transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0
+    return func_is_active() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
-def runs_eagerly(*tensors: Tensor) -> bool:
-    """Whether these are plain tensors, outside tracing, compilation and torch.func."""
-    return (
-        all(type(tensor) in PLAIN for tensor in tensors)
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not is_transformed()
-    )
+# With a mask, cuDNN's kernel can return NaN gradients (pytorch/pytorch#196678), and it builds a plan for each new
+# shape, while batches of text rarely repeat one.
+_ALL_BUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def attention_kernels(q: Tensor) -> AbstractContextManager:
+    """Within the context, attention with these queries runs only kernels that can compute it.
+
+    Only needed on GPUs, and in transformations and forward-mode differentiation.
+    """
+    if is_transformed():
+        return sdpa_kernel(SDPBackend.MATH)  # the fused kernels have neither forward derivatives nor batching rules
+    if q.is_cuda and q.dtype in HALF_PRECISION:
+        return sdpa_kernel(_ALL_BUT_CUDNN) if torch.compiler.is_compiling() else _without_cudnn()
+    return nullcontext()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    # sdpa_kernel, which sets all kernels, takes as long as launching four of them
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
@@ -49,27 +77,18 @@ def product_dtype(like: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if casts else like.dtype
 
 
-def is_watched() -> bool:
-    """Whether an operator counter, recorder or tracer sees the operators; they know torch's own."""
-    return _modes() > 0
-
-
-def without_modes() -> AbstractContextManager:
-    """Within the context, no operator counter or recorder sees the operators."""
-    try:
-        from torch.utils._python_dispatch import _disable_current_modes
-    except ImportError:
-        return nullcontext()
-    return _disable_current_modes()
+def is_watched(module: nn.Module) -> bool:
+    """Whether a call of the module runs more than its class's `forward`: it has hooks or its own, or all modules do."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks or "forward" in module.__dict__ or _has_global_hooks())
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
     """Whether the layer may be computed from its weight, without calling the module.
 
-    Not if it or its weight has another class (LoRA, quantisation), or if it has hooks or its own forward method.
+    Not if it or its weight has another class (LoRA, quantisation), or if it is watched.
     """
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is kind and type(layer.weight) in PLAIN and not hooks and "forward" not in layer.__dict__
+    return type(layer) is kind and type(layer.weight) in PLAIN and not is_watched(layer)
 
 
 def allow_graphs(number: int) -> None:
@@ -81,7 +100,7 @@ def allow_graphs(number: int) -> None:
 
 def uncompiled(module: nn.Module) -> Callable:
     """The module as it is called without :meth:`torch.nn.Module.compile`."""
-    return module if getattr(module, "_compiled_call_impl", None) is None else module._call_impl
+    return module._call_impl
 
 
 def softmax_backward_by_sums(grad: Tensor, output: Tensor) -> Tensor:

@@ -25,25 +25,24 @@ class RelativeKeys(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(width))  # u
         self.position_bias = nn.Parameter(torch.zeros(width))  # v
 
-    def forward(self, sinusoids: Tensor) -> Tensor:
+    def keys(self, sinusoids: Tensor) -> Tensor:
         """The keys of M distances: (M, C) -> (H, C/H, M)."""
         return self.project(sinusoids).unflatten(-1, (self.heads, -1)).permute(1, 2, 0)
 
-    def query(self, q: Tensor) -> Tensor:
-        """q + u: (B, T, C) -> (B, T, C)."""
-        return q + self.content_bias.to(q.dtype)
-
-    def scores(self, q: Tensor, keys: Tensor, length: int) -> Tensor:
-        """The scores of positions, scaled: (B, H, T, L), undefined for distances below the last one.
+    def forward(self, q: Tensor, keys: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """The queries that meet the contents of keys, and the scaled scores of positions.
 
         Args:
-            q: (B, T, C), the queries of the last T of the tokens.
-            keys: (H, C/H, M), see :meth:`forward`, of the distances `length`, `length` - 1, ... down to 0 or further.
+            q: (B, H, T, C/H), the queries of the last T of the tokens.
+            keys: (H, C/H, M), see :meth:`keys`, of the distances `length`, `length` - 1, ... down to 0 or further.
             length: L, number of keys.
+
+        Returns:
+            q + u, (B, H, T, C/H), and the scores (B, H, T, L), undefined for distances below the last one.
         """
-        heads = (q + self.position_bias.to(q.dtype)).unflatten(-1, (self.heads, -1))  # (B, T, H, C/H)
-        scores = heads.flatten(0, 1).transpose(0, 1) * heads.size(-1) ** -0.5 @ keys  # one product per head
-        return by_key(scores.unflatten(1, q.shape[:2]).transpose(0, 1), length)
+        u, v = (bias.to(q.dtype).unflatten(0, (self.heads, 1, -1)) for bias in (self.content_bias, self.position_bias))
+        scores = ((q + v) * q.size(-1) ** -0.5).transpose(0, 1).flatten(1, 2) @ keys  # one product per head
+        return q + u, by_key(scores.unflatten(1, (q.size(0), -1)).transpose(0, 1), length)
 
 
 class KeptKeys:

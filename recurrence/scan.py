@@ -11,18 +11,17 @@ Source: Kausik, "Recurrent Transformers", the published code's language model (w
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recurrence.cuda_graph import Results, replayed
-from recurrence.dropout import kept
 from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
 from recurrence.scan_step import (
     Activations,
     Deferred,
-    Masks,
+    Factors,
     Spec,
     Weights,
     activations,
@@ -35,13 +34,22 @@ from recurrence.scan_step import (
 )
 
 
+class Dropouts(NamedTuple):
+    """The dropout modules of a block: on attention weights, on hidden units, on the outputs of both sublayers."""
+
+    attention: nn.Dropout
+    hidden: nn.Dropout
+    output: nn.Dropout
+
+
 @eager_only  # compiled, the loop would be unrolled into one graph of all steps
-def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
+def scan(spec: Spec, weights: Weights, dropouts: Dropouts, first: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """All states, `first` included.
 
     Args:
-        spec: sizes and rates of a step.
+        spec: sizes of a step.
         weights: of the block.
+        dropouts: its modules, which draw what all steps drop at once.
         first: (B, w, C), h_0; when accumulating (B, 2 w, C), p_0 above h_0.
         x: (N, B, w, C), the windows after the first.
         qkv: (N, B, w, 3 C), queries, keys and values of x; None when accumulating.
@@ -49,37 +57,40 @@ def scan(spec: Spec, weights: Weights, first: Tensor, x: Tensor, qkv: Tensor | N
     Returns:
         (N + 1, *first.shape).
     """
-    masks, dtype = _draw_masks(spec, weights, first, x), product_dtype(x)
+    dtype = product_dtype(x)
+    factors = _draw(spec, weights, dropouts, first, x, dtype)
     if dtype not in HALF_PRECISION:
-        return _Scan.apply(spec, masks, first, x, qkv, *weights)
+        return _Scan.apply(spec, factors, first, x, qkv, *weights)
     # Products in half precision. State, stream and norms stay in float32, or every step would round the state again.
     stream, device = x.float(), x.device.type
     matrices = (weight.to(dtype) if weight.dim() == 2 else weight.float() for weight in weights)
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-        return _Scan.apply(spec, masks, first.float(), stream, qkv, *matrices).to(x.dtype)
+        return _Scan.apply(spec, factors, first.float(), stream, qkv, *matrices).to(x.dtype)
 
 
-def _draw_masks(spec: Spec, weights: Weights, first: Tensor, x: Tensor) -> Masks:
-    """The dropout masks of all steps, (N, ...)."""
+def _draw(spec: Spec, weights: Weights, dropouts: Dropouts, first: Tensor, x: Tensor, dtype: torch.dtype) -> Factors:
+    """What dropout multiplies in all steps, (N, ...)."""
     steps, (batch, queries, width) = x.size(0), first.shape
 
-    def mask(rate: float, *shape: int) -> Tensor | None:
-        return kept(shape, rate, x.device) if rate else None
+    def draw(dropout: nn.Dropout, *shape: int) -> Tensor | None:
+        if not dropout.training or not dropout.p:
+            return None
+        return dropout(torch.ones(steps, batch, *shape, dtype=dtype, device=x.device))
 
-    return Masks(
-        attention=mask(spec.attention_dropout, steps, batch, spec.heads, queries, 2 * spec.window),
-        attended=mask(spec.dropout, steps, batch, queries, width),
-        hidden=mask(spec.activation_dropout, steps, batch, queries, weights.up.size(0)),
-        ffn=mask(spec.dropout, steps, batch, queries, width),
+    return Factors(
+        attention=draw(dropouts.attention, spec.heads, queries, 2 * spec.window),
+        attended=draw(dropouts.output, queries, width),
+        hidden=draw(dropouts.hidden, queries, weights.up.size(0)),
+        ffn=draw(dropouts.output, queries, width),
     )
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, spec, masks, first, x, qkv, *weights):
-        (states,) = replayed(_states, spec, first, x, qkv, *masks, *_column_major(Weights(*weights)))
+    def forward(ctx, spec, factors, first, x, qkv, *weights):
+        (states,) = replayed(_states, spec, first, x, qkv, *factors, *_column_major(Weights(*weights)))
         ctx.spec = spec
-        ctx.save_for_backward(states, x, qkv, *masks, *weights)
+        ctx.save_for_backward(states, x, qkv, *factors, *weights)
         return states
 
     @staticmethod
@@ -87,25 +98,25 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, grad_states):
         spec = ctx.spec
         states, x, qkv, *rest = ctx.saved_tensors
-        masks, weights = Masks(*rest[:4]), Weights(*rest[4:])
-        acts = activations(spec, weights, masks, states[:-1], x, qkv)
+        factors, weights = Factors(*rest[:4]), Weights(*rest[4:])
+        acts = activations(spec, weights, factors, states[:-1], x, qkv)
         activated, slope = _with_slope(spec.activation, acts.hidden)
-        activated, acts = drop(activated, masks.hidden, spec.activation_dropout), acts._replace(hidden=None)
+        activated, acts = drop(activated, factors.hidden), acts._replace(hidden=None)
         transposed = (weight.t() for weight in weights)
-        grad, hidden, *grads = replayed(_gradients, spec, grad_states, slope, *acts, *masks, *transposed)
+        grad, hidden, *grads = replayed(_gradients, spec, grad_states, slope, *acts, *factors, *transposed)
         grads = Deferred(*grads)
         weight_grads = _weight_gradients(spec, weights, acts, activated, hidden, grads)
         qkv_grad = None if qkv is None else torch.cat([grads.q, grads.keys_values], dim=-1)
         return None, None, grad, grads.x, qkv_grad, *weight_grads
 
 
-def _states(spec: Spec, first: Tensor, x: Tensor, qkv: Tensor | None, *masks_and_weights: Tensor | None) -> Results:
+def _states(spec: Spec, first: Tensor, x: Tensor, qkv: Tensor | None, *factors_and_weights: Tensor | None) -> Results:
     """All states, one step after the other: (N + 1, *first.shape); the arguments of :func:`scan`, flat."""
-    cut = len(Masks._fields)
-    masks, weights, steps = Masks(*masks_and_weights[:cut]), Weights(*masks_and_weights[cut:]), x.size(0)
+    cut = len(Factors._fields)
+    factors, weights, steps = Factors(*factors_and_weights[:cut]), Weights(*factors_and_weights[cut:]), x.size(0)
     states = [first]
-    for masks_of_step, window, window_qkv in zip(_per_step(masks, steps), x, _unbind(qkv, steps)):
-        states.append(step(spec, weights, masks_of_step, states[-1], window, window_qkv))
+    for factors_of_step, window, window_qkv in zip(_per_step(factors, steps), x, _unbind(qkv, steps)):
+        states.append(step(spec, weights, factors_of_step, states[-1], window, window_qkv))
     return (torch.stack(states),)
 
 
@@ -116,19 +127,19 @@ def _gradients(spec: Spec, grad_states: Tensor, slope: Tensor, *tensors: Tensor 
         spec: of a step.
         grad_states: (N + 1, ...), gradients of the states.
         slope: (N, ..., F), derivative of the activation at the hidden units; overwritten with their gradient.
-        tensors: activations of all steps, masks, and weights, each matrix transposed.
+        tensors: activations of all steps, factors, and weights, each matrix transposed.
 
     Returns:
         The gradients of the first state and of the hidden units, and the deferred ones of all steps, flat.
     """
     weights = -len(Weights._fields)
-    masks = weights - len(Masks._fields)
-    acts, transposed = Activations(*tensors[:masks]), Weights(*tensors[weights:])
+    factors = weights - len(Factors._fields)
+    acts, transposed = Activations(*tensors[:factors]), Weights(*tensors[weights:])
     steps, deferred = slope.size(0), []
-    step_masks, step_acts = _per_step(Masks(*tensors[masks:weights]), steps), _per_step(acts, steps)
+    step_factors, step_acts = _per_step(Factors(*tensors[factors:weights]), steps), _per_step(acts, steps)
     grad = grad_states[-1]
     for i in reversed(range(steps)):
-        grad, deferred_of_step = step_backward(spec, transposed, step_masks[i], step_acts[i], slope[i], grad)
+        grad, deferred_of_step = step_backward(spec, transposed, step_factors[i], step_acts[i], slope[i], grad)
         grad = grad + grad_states[i]
         deferred.append(deferred_of_step)
     return grad, slope, *_stacked(deferred[::-1])

@@ -10,27 +10,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recurrence.attention import causal_bias
-from recurrence.dropout import masked
-from recurrence.linear import linear as fast_linear
 from recurrence.private_torch import softmax_backward
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
 class Spec(NamedTuple):
-    """The sizes and rates of a step; rates are those of dropout, 0 for none."""
+    """The sizes of a step."""
 
     window: int
     heads: int
     accumulate: bool
     eps: float
     activation: Callable[[Tensor], Tensor]
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
 
 
 class Weights(NamedTuple):
@@ -48,8 +44,8 @@ class Weights(NamedTuple):
     down: Tensor
 
 
-class Masks(NamedTuple):
-    """What dropout keeps, (..., bool): attention weights, output of attention, hidden units, output of the FFN.
+class Factors(NamedTuple):
+    """What dropout multiplies by 0 or 1 / (1 - rate): attention weights, output of attention, hidden units, output.
 
     None where nothing is dropped.
     """
@@ -98,12 +94,12 @@ class Deferred(NamedTuple):
 
 
 def activations(
-    spec: Spec, weights: Weights, masks: Masks, state: Tensor, x: Tensor, qkv: Tensor | None
+    spec: Spec, weights: Weights, factors: Factors, state: Tensor, x: Tensor, qkv: Tensor | None
 ) -> Activations:
     """A step up to the FFN's hidden units.
 
     Args:
-        spec, weights, masks: sizes and rates, weights of the block, dropout of this step.
+        spec, weights, factors: sizes and rates, weights of the block, dropout of this step.
         state: (B, w, C), h_{i-1}; when accumulating (B, 2 w, C), p_{i-1} above h_{i-1}.
         x: (B, w, C), the window x_i.
         qkv: (B, w, 3 C), queries, keys and values of x; None when accumulating.
@@ -120,37 +116,37 @@ def activations(
     if q.size(-2) > 1:
         scores = scores + causal_bias(k.size(-2), like=scores)[-q.size(-2) :]
     attention = scores.softmax(-1)
-    attended = merge_heads(matmul_nn(drop(attention, masks.attention, spec.attention_dropout), v))
-    middle = stream + drop(linear(attended, weights.out), masks.attended, spec.dropout)
+    attended = merge_heads(matmul_nn(drop(attention, factors.attention), v))
+    middle = stream + drop(linear(attended, weights.out), factors.attended)
     normed2, mean2, rstd2 = norm(middle, weights.norm2, spec.eps)
     hidden = linear(normed2, weights.up)
     return Activations(source, mean1, rstd1, q, k, v, attention, attended, middle, mean2, rstd2, hidden)
 
 
-def step(spec: Spec, weights: Weights, masks: Masks, state: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
+def step(spec: Spec, weights: Weights, factors: Factors, state: Tensor, x: Tensor, qkv: Tensor | None) -> Tensor:
     """The next state, from the arguments of :func:`activations`."""
-    acts = activations(spec, weights, masks, state, x, qkv)
-    activated = drop(spec.activation(acts.hidden), masks.hidden, spec.activation_dropout)
-    return acts.middle + drop(linear(activated, weights.down), masks.ffn, spec.dropout)
+    acts = activations(spec, weights, factors, state, x, qkv)
+    activated = drop(spec.activation(acts.hidden), factors.hidden)
+    return acts.middle + drop(linear(activated, weights.down), factors.ffn)
 
 
 def step_backward(
-    spec: Spec, transposed: Weights, masks: Masks, acts: Activations, slope: Tensor, grad: Tensor
+    spec: Spec, transposed: Weights, factors: Factors, acts: Activations, slope: Tensor, grad: Tensor
 ) -> tuple[Tensor, Deferred]:
     """The gradient of a step's state, and those that can wait.
 
     Args:
-        spec, masks, acts: of the step.
+        spec, factors, acts: of the step.
         transposed: the weights, each matrix transposed.
         slope: derivative of the activation at the hidden units; overwritten with the gradient of the hidden units.
         grad: gradient of the next state.
     """
-    ffn = drop(grad, masks.ffn, spec.dropout)
-    hidden = slope.mul_(drop(linear(ffn, transposed.down), masks.hidden, spec.activation_dropout))
+    ffn = drop(grad, factors.ffn)
+    hidden = slope.mul_(drop(linear(ffn, transposed.down), factors.hidden))
     normed2 = linear(hidden, transposed.up)
     middle = grad + norm_backward(normed2, acts.middle, acts.mean2, acts.rstd2, transposed.norm2)
-    out = drop(middle, masks.attended, spec.dropout)
-    q, k, v = _attention_backward(spec, masks, acts, split_heads(linear(out, transposed.out), spec.heads))
+    out = drop(middle, factors.attended)
+    q, k, v = _attention_backward(spec, factors, acts, split_heads(linear(out, transposed.out), spec.heads))
     if spec.accumulate:
         projected, q, keys_values = torch.cat([q, k, v], dim=-1), None, None
     else:
@@ -176,11 +172,11 @@ def _queries_keys_values(spec: Spec, projected: Tensor, qkv: Tensor | None) -> t
     return q, keys_values if spec.accumulate else torch.cat([projected, keys_values], dim=-2)
 
 
-def _attention_backward(spec: Spec, masks: Masks, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward(spec: Spec, factors: Factors, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries (..., T, C), keys and values (..., 2 w, C), from those of the output, (..., H, T, C/H)."""
-    rate, scale = spec.attention_dropout, acts.q.size(-1) ** -0.5
-    v = matmul_tn(drop(acts.attention, masks.attention, rate), grad)
-    attention = drop(matmul_nt(grad, acts.v), masks.attention, rate)
+    scale = acts.q.size(-1) ** -0.5
+    v = matmul_tn(drop(acts.attention, factors.attention), grad)
+    attention = drop(matmul_nt(grad, acts.v), factors.attention)
     scores = softmax_backward(attention, acts.attention) * scale
     return merge_heads(matmul_nn(scores, acts.k)), merge_heads(matmul_tn(scores, acts.q)), merge_heads(v)
 
@@ -207,13 +203,13 @@ def matmul_tn(a: Tensor, b: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x W^T in the dtype of the weight: (..., in), (out, in) -> (..., out)."""
-    return fast_linear(x.to(weight.dtype), weight)
+    return F.linear(x.to(weight.dtype), weight)
 
 
 def linear_weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """Gradient of a weight, summed over all tokens: (..., out), (..., in) -> (out, in)."""
     grad = grad.flatten(0, -2)
-    return fast_linear(grad.t(), x.to(grad.dtype).flatten(0, -2).t())
+    return grad.t() @ x.to(grad.dtype).flatten(0, -2)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -233,12 +229,9 @@ def norm_weight_gradient(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, we
     return _layer_norm_backward(grad.to(x.dtype), x, weight.shape, mean, rstd, weight, None, needs)[1]
 
 
-def drop(x: Tensor, mask: Tensor | None, rate: float) -> Tensor:
-    """Dropout with a given mask of what is kept, of values or, in the backward pass, of gradients: (...) -> the same.
-
-    None keeps everything. What is kept is scaled by 1 / (1 - rate).
-    """
-    return x if mask is None else masked(x, mask, 1 / (1 - rate) if rate < 1 else 0.0)
+def drop(x: Tensor, factor: Tensor | None) -> Tensor:
+    """Dropout with given factors, of values or, in the backward pass, of gradients: (...) -> the same."""
+    return x if factor is None else x * factor
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

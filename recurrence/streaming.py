@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import padding_bias
-from recurrence.linear import apply
 from recurrence.private_torch import product_dtype
+from recurrence.scan_step import split_heads
 
 if TYPE_CHECKING:
     from recurrence.papers.kausik import RecurrentBlock
@@ -96,7 +96,7 @@ class StackState:
 
 def _project(block: "RecurrentBlock", x: Tensor) -> tuple[Tensor, Tensor]:
     """Query (B, C), and key and value (B, 2 C), of one token (B, C)."""
-    return apply(block.self_attn.qkv, block.norms[0](x)).tensor_split([block.width], dim=-1)
+    return block.self_attn.qkv(block.norms[0](x)).tensor_split([block.width], dim=-1)
 
 
 def _attend(block: "RecurrentBlock", x: Tensor, q: Tensor, keys_values: Tensor, visible: Tensor) -> Tensor:
@@ -108,6 +108,7 @@ def _attend(block: "RecurrentBlock", x: Tensor, q: Tensor, keys_values: Tensor, 
         keys_values: (B, S, 2 C).
         visible: (B, S) bool, which of them the token sees.
     """
-    q, k, v = (block.self_attn.split(part) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
+    heads = block.self_attn.heads
+    q, k, v = (split_heads(part, heads) for part in (q[:, None], *keys_values.chunk(2, dim=-1)))
     y = block.self_attn.attend(q, k, v, padding_bias(~visible, like=x), causal=False)
     return block.feed_forward(x[:, None], y)[:, 0]

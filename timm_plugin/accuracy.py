@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 from recurrence.removed import reject_options
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
@@ -49,7 +49,7 @@ def measured(run: Path) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    gemm.bound_caches()
+    bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser("python -m timm_plugin.accuracy", description=__doc__.split("\n")[0])

@@ -19,10 +19,10 @@ from timm.data import create_dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from recurrence import gemm
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
 from recurrence.loop import Loop
+from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
 from timm_plugin.training.data import labels, preprocessed
@@ -54,7 +54,7 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> curv
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    gemm.bound_caches()
+    bound_caches()
     repairs.apply()
     repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser(prog="python -m timm_plugin.depth", description=__doc__.split("\n")[0])

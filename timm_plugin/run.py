@@ -19,7 +19,7 @@ from pathlib import Path
 
 import timm
 
-from recurrence import gemm
+from recurrence.private_torch import bound_caches
 from timm_plugin import MODELS, repairs
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit(f"{script}: no such file; must be a script of a checkout of timm, such as validate.py")
     folder = script.resolve().parent
     _use_timm_of(folder)
-    gemm.bound_caches()
+    bound_caches()
     repairs.apply()
     sized = "--model-kwargs" in script.read_text(encoding="utf-8")  # onnx_export.py has no such option
     sys.argv = [sys.argv[1], *(with_img_size(sys.argv[2:]) if sized else sys.argv[2:])]

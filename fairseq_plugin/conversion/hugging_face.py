@@ -58,15 +58,15 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")
     embedding = model.decoder.embed_tokens
     weights = {"model.embed_tokens.weight": embedding.weight, "model.norm.weight": model.decoder.stack.norm.weight}
-    for layer, index in enumerate(loop.running):
-        weights |= to_theirs(loop.state_dict(), ilr_layer(f"model.layers.{layer}", f"blocks.{loop.order[index]}"))
+    for layer, which in enumerate(loop.order):
+        weights |= to_theirs(loop.state_dict(), ilr_layer(f"model.layers.{layer}", f"blocks.{which}"))
     config = dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
         vocab_size=embedding.num_embeddings,
         hidden_size=args.decoder_embed_dim,
         intermediate_size=args.decoder_ffn_embed_dim,
-        num_hidden_layers=len(loop.running),
+        num_hidden_layers=loop.passes,
         num_attention_heads=args.decoder_attention_heads,
         num_key_value_heads=args.decoder_attention_heads,
         hidden_act="silu",

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
-from fairseq.modules.adaptive_softmax import TiedLinear
 from torch import nn
 
 from fairseq_plugin.conversion.upstream import (
@@ -27,7 +26,7 @@ from fairseq_plugin.conversion.upstream import (
     max_positions,
 )
 from fairseq_plugin.models.speech import OF_THE_DATA, SpeechInput
-from fairseq_plugin.modules.embedding import Output, TokenInput
+from fairseq_plugin.modules.adaptive import BorrowingLinear
 from fairseq_plugin.modules.language_model import LanguageModel
 from fairseq_plugin.modules.model import LIMITS
 from fairseq_plugin.modules.options import SIDES
@@ -80,7 +79,7 @@ def _translation(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[arg
     scaled = False
     for side, part, limit in (("encoder", encoder, "source"), ("decoder", decoder, "target")):
         stack, sizes, factor = _stack(side, part.loop, part.layer_norm)
-        inputs, learned = _inputs(side, part.inputs, max_positions(args, limit), factor)
+        inputs, learned = _inputs(side, part, max_positions(args, limit), factor)
         weights |= {**stack, **inputs}
         scaled = scaled or (part.inputs.layernorm is None and not unshare.is_one(factor))
         values |= {f"{side}_learned_pos": learned, **sizes}
@@ -103,7 +102,7 @@ def _speech(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argparse
     stack, decoder_sizes, factor = _stack("decoder", decoder.loop, decoder.layer_norm)
     if not unshare.is_one(factor):
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
-    inputs, _ = _inputs("decoder", decoder.inputs, max_positions(args, "target"), factor)
+    inputs, _ = _inputs("decoder", decoder, max_positions(args, "target"), factor)
     renamed = {key.replace(".layers.", ".transformer_layers."): tensor for key, tensor in layers.items()}
     weights = {**frames, **renamed, **stack, **inputs}
     weights["encoder.embed_positions._float_tensor"] = torch.zeros(1)  # a placeholder that fairseq 0.12.2 requires
@@ -129,7 +128,7 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
     stack, sizes, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
     if not unshare.is_one(factor):  # which nothing would undo without a final norm, or in adaptive bands
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")
-    inputs, learned = _inputs("decoder", decoder.inputs, most, factor)
+    inputs, learned = _inputs("decoder", decoder, most, factor)
     weights = {**stack, **inputs}
     values = dict(
         arch=LANGUAGE,
@@ -174,12 +173,13 @@ def _stack(side: str, loop: Loop, norm: nn.Module | None) -> tuple[StateDict, di
     return weights, sizes, factor
 
 
-def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:
+def _inputs(side: str, part: nn.Module, most: int, factor: unshare.Factor) -> tuple[StateDict, bool]:
     """The weights of embedding, positions (for `most` tokens) and LayerNorm, and whether positions must be learned.
 
-    `factor` is what the stack's input is multiplied by.
+    `part` is the encoder or decoder, `factor` is what the stack's input is multiplied by.
     """
-    tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in inputs.embed_tokens.state_dict().items()}
+    inputs, embedding = part.inputs, part.embed_tokens
+    tensors = {f"{side}.embed_tokens.{key}": tensor for key, tensor in embedding.state_dict().items()}
     table, learned, rows = inputs.table, inputs.embed_positions, None
     scaled = inputs.layernorm is None and not unshare.is_one(factor)
     if learned is not None:
@@ -187,7 +187,7 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) ->
     elif table is not None and (table.function is not position.halved or scaled):
         rows = table.rows(most, like=next(iter(tensors.values())))
     if rows is not None:
-        first = inputs.embed_tokens.padding_idx + 1
+        first = embedding.padding_idx + 1
         weight = rows.new_zeros(first + len(rows), rows.size(1))
         weight[first:] = rows
         tensors[f"{side}.embed_positions.weight"] = weight
@@ -198,7 +198,7 @@ def _inputs(side: str, inputs: TokenInput, most: int, factor: unshare.Factor) ->
     return tensors, rows is not None
 
 
-def _output(output: Output, weights: StateDict) -> StateDict:
+def _output(output: nn.Module, weights: StateDict) -> StateDict:
     """The output matrix; with an output bias, also the last LayerNorm, given all other weights."""
     matrix = output.weight.detach()
     if output.bias is None:
@@ -218,7 +218,7 @@ def _adaptive_softmax(decoder: nn.Module) -> StateDict:
     softmax = decoder.adaptive_softmax
     weights = {f"decoder.adaptive_softmax.{key}": tensor for key, tensor in softmax.state_dict().items()}
     for name, module in softmax.named_modules():
-        if isinstance(module, TiedLinear):
+        if isinstance(module, BorrowingLinear):
             weights[f"decoder.adaptive_softmax.{name}.weight"] = module.weight.detach()
     return weights
 

@@ -2,15 +2,18 @@
 
 import argparse
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from typing import Any
 
+from fairseq import models
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.modules.hooks import replace
 from recurrence.errors import misfit
 from recurrence.weights.names import Piece, StateDict, stacked
 
@@ -65,6 +68,15 @@ def readable(args: argparse.Namespace) -> OrderedDict:
     options = OrderedDict(vars(args))
     vars(options).update(vars(args))
     return options
+
+
+def build_from_readable_options() -> None:
+    """Lets fairseq build a language model from :func:`readable` options, as CTranslate2's converter hands them on."""
+    replace(models, "build_model", _build_from_readable_options)
+
+
+def _build_from_readable_options(build_model: Callable, cfg: Any, *args, **kwargs) -> BaseFairseqModel:
+    return build_model(argparse.Namespace(**vars(cfg)) if isinstance(cfg, OrderedDict) else cfg, *args, **kwargs)
 
 
 def max_positions(args: argparse.Namespace, side: str) -> int:

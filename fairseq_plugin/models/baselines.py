@@ -4,12 +4,10 @@ Source: RingFormer (arXiv:2502.13181), section 4.1 and Table 1; Universal Transf
 Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_plugin.models.ringformer`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, vanilla_layers
-from fairseq_plugin.modules.elastic import DepthOptions
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
+from fairseq_plugin.modules.model import LoopedTransformer
 from fairseq_plugin.modules.register import register_family
 from recurrence import init
 from recurrence.block import Shape
@@ -19,11 +17,6 @@ from recurrence.papers.baselines import one_wide_ffn, vanilla
 from recurrence.papers.takase import shared_layers
 
 
-@dataclass
-class UniversalOptions(DepthOptions, TranslationOptions):
-    """The common options, and those of elastic depth."""
-
-
 class Universal(LoopedTransformer):
     """One block for all passes; the sinusoidal position + depth signal is added before each.
 
@@ -31,7 +24,6 @@ class Universal(LoopedTransformer):
     :func:`recurrence.position.depth_time`.
     """
 
-    options = UniversalOptions
     initialise = init.ringformer_
 
     @classmethod

@@ -17,7 +17,6 @@ from typing import Any
 from torch import nn
 
 from fairseq_plugin.modules.adaptive import PLAIN
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
 from fairseq_plugin.modules.options import option, position_option
 from fairseq_plugin.modules.register import register_family
@@ -30,7 +29,7 @@ from recurrence.papers.ilr import llama_layers
 
 
 @dataclass
-class IntraLayerRecurrenceOptions(DepthOptions, LanguageOptions):
+class IntraLayerRecurrenceOptions(LanguageOptions):
     """The reuse map and the kind of positions."""
 
     fixed = dict(PLAIN, share_decoder_input_output_embed=True)
@@ -115,7 +114,8 @@ class IntraLayerRecurrence(LanguageModel):
         super()._check(args, task)
         with cls.options.flags_in_errors("decoder"):
             runs_once = len(cls.order(args)) == args.decoder_layers
-        if args.inject_embedding and runs_once and args.depth_range is None:
+        # fairseq-train gives a model the options of the criterion, too.
+        if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
             rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or {depth_range}"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:

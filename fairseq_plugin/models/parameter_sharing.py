@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import SIDES, Options, like, option
+from fairseq_plugin.modules.options import like, option
+from fairseq_plugin.modules.orders import OrderOptions, any_order
 from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
-from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES, Order, block_count, parse_order, published_order
 from recurrence.papers.takase import shared_layers
@@ -38,21 +37,18 @@ def unique_layers(side: str) -> Any:
     return option(like(f"{side}_layers"), f"{side}: number of stored layers", where=replaced)
 
 
-def any_order(side: str) -> Any:
-    """The option for an order."""
-    return option(
-        None,
-        f"{side}: the stored layer that runs in each pass, such as 0,1,1,1,2, in place of layers, unique layers and "
-        "strategy",
-    )
+REPLACED = "layers, unique layers and strategy"
 
 
 @dataclass
-class SharingOptions(Options):
+class SharingOptions(OrderOptions):
     """Which layers are stored, and in which order they run; by default, each runs once."""
 
+    replaced = ("layers", "unique_layers")
+    replaced_by_all = ("strategy", "share_layer_num")
+
     strategy: str | None = option("cycle", choices=tuple(STRATEGIES))
-    decoder_order: str | None = any_order("decoder")
+    decoder_order: str | None = any_order("decoder", REPLACED)
     decoder_unique_layers: int | None = unique_layers("decoder")
     share_layer_num: int | None = option(
         None,
@@ -60,45 +56,12 @@ class SharingOptions(Options):
         "that code, which differs from the paper's Figure 2 if this number does not divide the number of passes",
     )
 
-    @classmethod
-    def orders(cls, args: Any) -> dict[str, str | None]:
-        return {side: getattr(args, f"{side}_order", None) for side in SIDES if f"{side}_order" in cls.known()}
-
-    @classmethod
-    def fill(cls, args: Any, preset: dict[str, Any]) -> None:
-        """A side with an order has neither layers nor unique layers of the preset."""
-        orders = cls.orders(args)
-        replaced = [f"{side}_{name}" for side, text in orders.items() if text for name in ("layers", "unique_layers")]
-        if all(orders.values()):
-            replaced.append("strategy")
-        super().fill(args, {**preset, **dict.fromkeys(replaced)})
-
-    @classmethod
-    def check(cls, args: Any) -> None:
-        """Also checks the orders. Raises FieldError if a text is no order, or the user also gives what it replaces."""
-        super().check(args)
-        given = {f"{side}_order": text for side, text in cls.orders(args).items() if text is not None}
-        for name, text in given.items():
-            try:
-                passes = len(parse_order(text))
-            except FieldError as error:
-                raise FieldError(name, text, error.rule) from None
-            layers = name.replace("order", "layers")
-            if getattr(args, layers) not in (None, passes):
-                rule = f"must be {passes}, the number of passes in {{{name}}}"
-                raise FieldError(layers, getattr(args, layers), rule, **{name: text})
-        if len(given) == len(cls.orders(args)):
-            for name in ("strategy", "share_layer_num"):
-                if getattr(args, name) is not None:
-                    rule = "does not go with " + " and ".join(f"{{{order}}}" for order in given)
-                    raise FieldError(name, getattr(args, name), rule, **given)
-
 
 @dataclass
-class ParameterSharingOptions(SharingOptions, DepthOptions, TranslationOptions):
+class ParameterSharingOptions(SharingOptions, TranslationOptions):
     """The assignment of layers to depths, for encoder and decoder."""
 
-    encoder_order: str | None = any_order("encoder")
+    encoder_order: str | None = any_order("encoder", REPLACED)
     encoder_unique_layers: int | None = unique_layers("encoder")
 
 

@@ -11,7 +11,6 @@ each pass, as wide as the stream. Attention is not sliced, because a sentence is
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import option
 from fairseq_plugin.modules.register import register_family, size
@@ -24,7 +23,7 @@ from recurrence.papers.sret import Recursion, sret
 
 
 @dataclass
-class RecursiveOptions(DepthOptions, TranslationOptions):
+class RecursiveOptions(TranslationOptions):
     """SReT's options."""
 
     block_loops: int = option(2, "runs of each block in succession; divides the layers")

@@ -5,6 +5,7 @@ Source: RingFormer (arXiv:2502.13181), sections 3 and 4.1, Tables 1 and 4.
 As published: post-norm, exact GELU, no biases in attention and FFN, three untied matrices (source, target, output with
 bias), embeddings not scaled.
 
+Differs from the paper: with `--encoder-order` and `--decoder-order`, several blocks are stored.
 Differs from the published code: sentences may be padded on either side; attention dropout is an option (default 0);
 with `--share-all-embeddings` or `--share-decoder-input-output-embed`, embeddings start with deviation 1 / sqrt(width)
 and are scaled, because a deviation of 1 is too large for an output matrix.
@@ -14,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
 from fairseq_plugin.modules.options import SIDES, option
+from fairseq_plugin.modules.orders import OrderOptions, any_order
 from fairseq_plugin.modules.register import register_family, size
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.order import parse_order
+from recurrence.papers.ringformer import NO_SIGNALS, Signals, ringformer
 from recurrence.papers.takase import shared_layers
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
@@ -38,9 +40,11 @@ def vanilla_layers(args, layers: dict[str, int]) -> dict[str, Any]:
 
 
 @dataclass
-class RingFormerOptions(DepthOptions, TranslationOptions):
-    """The level signals; the defaults are the paper's."""
+class RingFormerOptions(OrderOptions, TranslationOptions):
+    """The level signals, and an order; the defaults are the paper's."""
 
+    encoder_order: str | None = any_order("encoder", "layers, all of which run layer 0")
+    decoder_order: str | None = any_order("decoder", "layers, all of which run layer 0")
     level_signal: str = option(
         "low-rank",
         "how a pass knows its depth (paper: low-rank); static is the Universal Transformer's position + depth table",
@@ -74,6 +78,8 @@ class RingFormerOptions(DepthOptions, TranslationOptions):
 class RingFormer(LoopedTransformer):
     """One block for all passes; low-rank level signals on Q, K, V and the FFN's input, and LayerNorms for each pass.
 
+    `--encoder-order 0,1,1,2` stores several blocks, which run in any order.
+
     The rows of Table 4 as options, with their core parameters at 128/512 and 6 + 6 passes:
     `--level-signal static` 460,032; `--attention-signal none` 491,008; `--signal-rank-divisor 32` 515,584, 16 564,736,
     8 663,040; `--level-signal full` 1,252,864; `--attention-signal before` 564,736.
@@ -98,12 +104,15 @@ class RingFormer(LoopedTransformer):
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
-        passes = getattr(args, f"{side}_layers")
+        given = getattr(args, f"{side}_order")
+        order = (0,) * getattr(args, f"{side}_layers") if given is None else parse_order(given)
         if args.level_signal == "static":
-            return shared_layers(shape, (0,) * passes, **parts)
-        return ringformer(shape, passes, _signals(args, shape.width), **parts)
+            return shared_layers(shape, order, **parts)
+        return ringformer(shape, order, _signals(args, shape.width), **parts)
 
-    unshared = staticmethod(vanilla_layers)
+    @classmethod
+    def unshared(cls, args, layers: dict[str, int]) -> dict[str, Any]:
+        return {**vanilla_layers(args, layers), **{f"{side}_order": None for side in SIDES}}
 
     @classmethod
     def _check(cls, args, task) -> None:
@@ -113,9 +122,9 @@ class RingFormer(LoopedTransformer):
             raise FieldError("level_signal", args.level_signal, rule)
 
 
-def _signals(args, width: int) -> Signals | None:
+def _signals(args, width: int) -> Signals:
     if args.level_signal == "none":
-        return None
+        return NO_SIGNALS
     rank = None
     if args.level_signal == "low-rank":
         divisor = args.signal_rank_divisor

@@ -21,7 +21,6 @@ from torch import nn
 
 from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop, unshared_as
 from fairseq_plugin.modules.adaptive import NONE
-from fairseq_plugin.modules.elastic import DepthOptions
 from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
 from fairseq_plugin.modules.options import ACTIVATIONS, like, option, position_option
 from fairseq_plugin.modules.register import activation, register_family
@@ -31,7 +30,7 @@ from recurrence.causal import CausalStack
 
 
 @dataclass
-class SharedLanguageOptions(SharingOptions, DepthOptions, LanguageOptions):
+class SharedLanguageOptions(SharingOptions, LanguageOptions):
     """The assignment of layers to depths, and the layer."""
 
     activation_fn: str = option("relu", "activation of the FFN (paper: relu)", choices=ACTIVATIONS)

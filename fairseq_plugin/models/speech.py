@@ -29,8 +29,8 @@ from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterS
 from fairseq_plugin.modules.embedding import dropout_rate
 from fairseq_plugin.modules.options import like, option
 from fairseq_plugin.modules.register import register_family, size
-from recurrence.dropout import dropout
 from recurrence.errors import FieldError
+from recurrence.parts import Dropout
 from recurrence.position import Table, halved
 
 # Options that fairseq's task adds.
@@ -89,11 +89,11 @@ class SpeechInput(nn.Module):
         sinusoids: bool,
     ):
         super().__init__()
-        self.features, self.scale, self.dropout = features, scale, dropout
+        self.features, self.scale, self.dropout = features, scale, Dropout(dropout)
         self.subsample = Subsampler(features, channels, width, kernel_sizes)
         self.table = Table(halved, width, offset=2, blank_padding=True) if sinusoids else None
 
-    def read(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         """Embeds speech.
 
         Args:
@@ -117,7 +117,7 @@ class SpeechInput(nn.Module):
         x = x * self.scale
         if self.table is not None:
             x = x + self.table(x.size(1), padding, 0, like=x)
-        return dropout(x, self.dropout, self.training), padding
+        return self.dropout(x), padding
 
 
 def padding_after(lengths: Tensor, length: int) -> Tensor:

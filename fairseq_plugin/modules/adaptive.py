@@ -8,6 +8,7 @@ Differs from fairseq: a matrix shared by input and softmax is stored under the i
 from dataclasses import dataclass
 from typing import Any
 
+import torch.nn.functional as F
 from fairseq import utils
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
@@ -115,21 +116,34 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
         args.tie_adaptive_proj,
     )
     owners = {layer.weight: layer for layer in embedding.modules() if isinstance(layer, nn.Embedding | nn.Linear)}
-    for tied in (child for child in module.modules() if isinstance(child, TiedLinear)):
-        borrow(tied, "owner", owners[tied.weight])
-        del tied.weight
-        tied.__class__ = _BorrowingLinear
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, TiedLinear):
+                setattr(parent, name, BorrowingLinear(owners[child.weight], child.transpose))
     return _with_written_buffers(module)
 
 
-class _BorrowingLinear(TiedLinear):
-    """Reads its weight from the layer that stores it, so that torch.func can replace it there."""
+class BorrowingLinear(nn.Module):
+    """fairseq's `TiedLinear`, but the weight is read from the layer that stores it, so that it has one key.
 
-    owner: nn.Embedding | nn.Linear
+    Args:
+        owner: the layer.
+        transpose: whether its weight is (in, out).
+    """
+
+    def __init__(self, owner: nn.Embedding | nn.Linear, transpose: bool):
+        super().__init__()
+        borrow(self, "owner", owner)
+        self.transpose = transpose
 
     @property
     def weight(self) -> Tensor:
+        """The owner's."""
         return self.owner.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return F.linear(x, self.weight.t() if self.transpose else self.weight)
 
 
 def _as_stored(band: nn.Sequential, inputs: tuple, output: Tensor) -> Tensor:

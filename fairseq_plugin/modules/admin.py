@@ -7,7 +7,7 @@ its first one writes can be used here.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
+from fairseq_plugin.modules.elastic import at_depths
 from fairseq_plugin.modules.options import Options, option
 from recurrence import admin
-from recurrence.elastic import at_depths
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
 
@@ -45,43 +45,45 @@ class AdminOptions(Options):
     )
 
 
-class ProfiledModel(FairseqEncoderDecoderModel):
-    """An encoder-decoder that profiles Admin's vectors, if it has any, before the first forward pass of training.
+def profile_at_first_update(model: FairseqEncoderDecoderModel) -> None:
+    """Lets a model profile Admin's vectors before its first forward pass of training, unless a checkpoint has them.
 
-    It runs the batch once more without gradients, with the same dropout. All workers use the profile of the first one,
-    and the checkpoint stores it.
+    Encoder and decoder have `passes`; the buffer `profiled` of the model says whether the vectors have their values.
     """
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module):
-        super().__init__(encoder, decoder)
-        # Not a bool, because fairseq's moving average multiplies every entry of a state dict.
-        self.register_buffer("profiled", torch.zeros(()) if admin.admins(self) else None)
-        # Read the buffer once: reading it at every step would wait for the GPU.
-        self.may_be_fresh = self.profiled is not None
+    def profile_once(model: nn.Module, inputs: tuple, options: dict) -> None:
+        if not model.training:
+            return
+        hook.remove()  # before the run below; and reading the buffer at every step would wait for the GPU
+        if not model.profiled:
+            _profile(model, lambda: model(*inputs, **options))
 
-    @property
-    def stacks(self) -> list[nn.Module]:
-        return list(named_loops(self).values())
+    hook = model.register_forward_pre_hook(profile_once, with_kwargs=True)
 
-    def profile(self, *inputs: Tensor, **options) -> None:
-        """Sets the omegas of a new model from one batch, as forward gets it; called on all workers together."""
-        forward: Callable = super().forward
-        devices = [torch.cuda.current_device()] if inputs[0].is_cuda else []
-        at_full_depth = at_depths({loop: loop.passes for loop in self.stacks})
-        with torch.random.fork_rng(devices), at_full_depth, _padding_hidden(self.decoder):
-            admin.profile(self.stacks, lambda: forward(*inputs, **options))
-        torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
-        scalars = admin.read(self.stacks)
-        group = distributed_utils.get_data_parallel_group()
-        if group is not None:
-            distributed_utils.broadcast(scalars, src=0, group=group)
-        self.set_profile(scalars)
-        logger.info(f"Admin: profiled {len(scalars)} sublayers, omegas from {scalars.min():.3f} to {scalars.max():.3f}")
 
-    def set_profile(self, scalars: Tensor) -> None:
-        """Sets the omegas: one number per sublayer in order of execution, encoder first."""
-        admin.write(self.stacks, scalars)
-        self.profiled.fill_(1)
+def _profile(model: FairseqEncoderDecoderModel, run: Callable[[], Any]) -> None:
+    """Sets the omegas from one batch, by an extra run of all passes without gradients, with the same dropout.
+
+    All workers run together, and use the profile of the first one.
+    """
+    stacks = list(named_loops(model).values())
+    devices = [torch.cuda.current_device()] if next(model.parameters()).is_cuda else []
+    at_full_depth = at_depths(model, {"encoder": None, "decoder": None})
+    with torch.random.fork_rng(devices), at_full_depth, _padding_hidden(model.decoder):
+        admin.profile(stacks, run)
+    torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
+    scalars = admin.read(stacks)
+    group = distributed_utils.get_data_parallel_group()
+    if group is not None:
+        distributed_utils.broadcast(scalars, src=0, group=group)
+    set_profile(model, scalars)
+    logger.info(f"Admin: profiled {len(scalars)} sublayers, omegas from {scalars.min():.3f} to {scalars.max():.3f}")
+
+
+def set_profile(model: nn.Module, scalars: Tensor) -> None:
+    """Sets the omegas of a model: one number per sublayer in order of execution, the encoder's first."""
+    admin.write(named_loops(model).values(), scalars)
+    model.profiled.fill_(1)
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def _padding_hidden(decoder: nn.Module) -> Iterator[None]:
         decoder.training = before
 
 
-def given_profile(args, stacks: list[nn.Module]) -> Tensor | None:
+def given_profile(args, stacks: Sequence[nn.Module]) -> Tensor | None:
     """The numbers of `--admin-profile`, the encoder's first: (sublayers,). They replace the path in the options.
 
     None without the option, or if a checkpoint is built at another depth than the trained one, for whose passes the

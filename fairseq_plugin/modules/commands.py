@@ -12,9 +12,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_plugin.modules.hooks import call_after, call_before
 from fairseq_plugin.modules.options import ConfiguredModel, Options
-from fairseq_plugin.repairs.foreign import literal
-from fairseq_plugin.repairs.replace import call_after, call_before
+from fairseq_repairs.foreign import literal
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
 GIVEN: dict[str, str] = {}
@@ -24,7 +24,7 @@ OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 
 
 def check_commands() -> None:
-    """Lets fairseq's commands and hub interface check the names; calling it again has no effect."""
+    """Lets fairseq's commands and hub interface check the names."""
     call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(hub_utils, "from_pretrained", _note_arguments)
     call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)

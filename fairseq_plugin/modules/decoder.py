@@ -1,19 +1,14 @@
 """fairseq's incremental decoder around a causal stack: of a language model, or of an encoder-decoder."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import Output, TokenInput, borrow
-from fairseq_plugin.repairs.replace import before
+from fairseq_plugin.modules.embedding import TokenInput, borrow
 from recurrence.cache import stays
-from recurrence.causal import CausalStack
-from recurrence.draft import Draft, Drafting
-from recurrence.linear import pack
+from recurrence.causal import LoopState, project_memory, run_causal
 from recurrence.loop import Loop
 from recurrence.position import AttentionPositions, LevelTable
 
@@ -45,25 +40,24 @@ class DecodingState:
 
     Args:
         stack: decoding state of the stack.
-        draft: drafted tokens; None without drafting.
         contexts: None in a language model.
     """
 
-    def __init__(self, stack: Any, draft: Draft | None, contexts: Contexts | None):
-        self.stack, self.draft, self.contexts = stack, draft, contexts
+    def __init__(self, stack: Any, contexts: Contexts | None):
+        self.stack, self.contexts = stack, contexts
         self.length, self.padded = 0, False
 
     def reorder(self, new_order: Tensor) -> None:
         """Reorders the batch: entry i becomes entry new_order[i]."""
-        for part in (self.stack, self.draft, self.contexts):
-            if part is not None:
-                part.reorder(new_order)
+        self.stack.reorder(new_order)
+        if self.contexts is not None:
+            self.contexts.reorder(new_order)
 
 
 class StackDecoder(FairseqIncrementalDecoder):
-    """Input layer, causal stack, output layer. The incremental state is one object under KEY.
+    """Embedding, input layer, causal stack, output layer. The incremental state is one object under KEY.
 
-    A subclass has `inputs`, `stack` and `output_projection`.
+    A subclass has `embed_tokens`, `inputs` and `output_projection`, and defines `new_state`, `run` and `finish`.
 
     Args:
         dictionary: the dictionary of the output.
@@ -71,18 +65,19 @@ class StackDecoder(FairseqIncrementalDecoder):
         padding_idx: the symbol of padding in the input; None for that of the output.
 
     Attributes:
-        stack: has `forward(x, padding, state, states)` and `new_state()`, see :class:`recurrence.causal.CausalStack`.
+        passes: number of passes that calls run, see :meth:`recurrence.loop.Loop.indices`; None for all.
     """
 
     KEY = "recurrence"
+    embed_tokens: nn.Module
     inputs: TokenInput
+    passes: int | None = None
 
     def __init__(self, dictionary, max_positions: int, padding_idx: int | None = None):
         super().__init__(dictionary)
         self._max_positions = max_positions
         self.padding_idx = dictionary.pad() if padding_idx is None else padding_idx
         self.need_attn = False
-        self.drafting: Drafting | None = None
 
     def forward(
         self,
@@ -101,22 +96,18 @@ class StackDecoder(FairseqIncrementalDecoder):
             incremental_state: fairseq's dictionary that keeps the state between steps.
             features_only: skip the output layer.
             src_lengths: unused.
-            return_all_hiddens: also return the state after each pass; without effect when drafting.
+            return_all_hiddens: also return the state after each pass.
 
         Returns:
             Logits (B, T, vocabulary) of the T tokens read, or features (B, T, C) (always with an adaptive softmax), and
-            fairseq's dictionary: `attn` is [(B, T, S)], the head average of the last cross-attention, or [None] without
-            need_attn; `inner_states` is P times (T, B, C) or []; `passes` is the number of passes.
+            fairseq's dictionary: `attn` is [(B, T, S)], the head average of the last cross-attention, or [None] where
+            there is none, in training, and in steps without need_attn; `inner_states` is P times (T, B, C) or [].
 
         Raises:
             ValueError: if there are no new tokens, or more than the learned positions.
         """
-        state = self._state(encoder_out, incremental_state)
-        if state is None or state.draft is None:
-            x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, return_all_hiddens)
-            return (x if features_only else self.output_layer(x)), extra
-        features, logits, *attn = self._draft(prev_output_tokens, encoder_out, state)
-        return (features if features_only else logits), self._extra(attn)
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, return_all_hiddens)
+        return (x if features_only else self.output_layer(x)), extra
 
     def extract_features(
         self,
@@ -126,63 +117,50 @@ class StackDecoder(FairseqIncrementalDecoder):
         return_all_hiddens: bool = False,
         **unused,
     ):
-        """As :meth:`forward`, without output layer and drafting."""
-        state, tokens = self._state(encoder_out, incremental_state), prev_output_tokens
-        start, memory = self._check_length(tokens, state), self._memory(encoder_out, state)
+        """As :meth:`forward`, without output layer."""
+        tokens, state = prev_output_tokens, self._state(encoder_out, incremental_state)
+        start, length = 0 if state is None else state.length, tokens.size(1)
+        if length <= start:
+            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
         padding = self._padding(tokens, start, state)
         states: list[Tensor] | None = [] if return_all_hiddens else None
-        x = self.inputs(tokens, padding, start)
-        x = self.stack(x, padding, None if state is None else state.stack, states, **memory)
+        aligns = self.need_attn or (state is None and not self.training)  # a search that aligns reads whole texts
+        record: list[Tensor] | None = [] if aligns else None
+        x = self.inputs(self.embed_tokens(tokens[:, start:]), padding, start)
+        memory: dict[str, Any] = {}
+        if encoder_out is not None:
+            contexts = self.contexts(encoder_out) if state is None else state.contexts.tensors
+            memory_padding = (encoder_out["encoder_padding_mask"] or [None])[0]
+            memory = dict(contexts=contexts, memory_padding=memory_padding, record=record)
+        x = self.run(x, padding, None if state is None else state.stack, states, **memory)
         if state is not None:
-            state.length = tokens.size(1)
-        return x, self._extra(memory.get("record"), states)
+            state.length = length
+        inner_states = [each.transpose(0, 1) for each in states or ()]
+        return self.finish(x), {"attn": [record[-1] if record else None], "inner_states": inner_states}
 
-    def _draft(self, tokens: Tensor, encoder_out, state: DecodingState) -> tuple[Tensor, ...]:
-        """Features, logits and, with need_attn, attention weights of the new tokens, with drafting."""
-        self._check_length(tokens, state)
-        memory = self._memory(encoder_out, state)
+    def new_state(self) -> Any:
+        """The decoding state of the stack for a new text; it has `reorder`."""
+        raise TypeError(f"{type(self).__name__}: must define new_state")
 
-        def read(known: Tensor, indices: Sequence[int], x: Tensor | None) -> Tensor:
-            start = state.stack.cache.lengths[indices[0]]
-            padding = self._padding(known, start, state)
-            x = self.inputs(known, padding, start) if x is None else x
-            return state.stack.run(x, indices, **self.stack.arguments(x, padding, start, state.stack, **memory))
+    def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None, **memory: Any) -> Tensor:
+        """Runs the passes on embedded tokens, (B, T, C) -> (B, T, C).
 
-        def output(x: Tensor) -> tuple[Tensor, ...]:
-            x = self.finish(x)
-            return (x, self.output_layer(x), *(memory.get("record") or ())[-1:])
-
-        found = state.draft(tokens, read, self.guess, output)
-        state.length = tokens.size(1)
-        return found
-
-    def _extra(self, record: list[Tensor] | None, states: list[Tensor] | None = None) -> dict[str, Any]:
-        """fairseq's dictionary beside the output, see :meth:`forward`."""
-        inner_states = [state.transpose(0, 1) for state in states or ()]
-        attn = [record[-1] if record else None]
-        return {"attn": attn, "inner_states": inner_states, "passes": len(self.stack.loop.running)}
+        Args:
+            x: the new tokens.
+            padding: (B, L) bool over all tokens; None for no padding.
+            state: from :meth:`new_state`, updated in place; None to read whole texts.
+            states: the state after each pass is appended to this list; None to keep none.
+            **memory: `contexts`, `memory_padding` and `record` of :func:`recurrence.causal.run_causal`.
+        """
+        raise TypeError(f"{type(self).__name__}: must define run")
 
     def finish(self, x: Tensor) -> Tensor:
         """From the state after a pass to the input of the output layer."""
-        return self.stack.finish(x)
+        raise TypeError(f"{type(self).__name__}: must define finish")
 
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary)."""
         return self.output_projection(features)
-
-    def guess(self, state: Tensor) -> Tensor:
-        """The most likely next token, never padding, from the state after some pass: (B, 1, C) -> (B, 1)."""
-        scores = self.get_normalized_probs((self.output_layer(self.finish(state)), None), log_probs=True)
-        if self.dictionary.pad() < scores.size(-1):
-            scores[..., self.dictionary.pad()] = float("-inf")
-        return scores.argmax(-1)
-
-    def _check_length(self, tokens: Tensor, state: DecodingState | None) -> int:
-        """How many of the tokens (B, L) were read before. Raises ValueError if there are no new ones."""
-        start, length = 0 if state is None else state.length, tokens.size(1)
-        if length <= start:
-            raise ValueError(f"{length} tokens: must be > the {start} that the incremental state has seen")
-        return start
 
     def _padding(self, tokens: Tensor, start: int, state: DecodingState | None) -> Tensor | None:
         """(B, L) bool; None if no token that matters can see padding. A step only searches its new tokens.
@@ -196,27 +174,18 @@ class StackDecoder(FairseqIncrementalDecoder):
         state.padded = state.padded or bool(padding[:, start:].any())
         return padding if state.padded else None
 
-    def _memory(self, encoder_out, state: DecodingState | None) -> dict[str, Any]:
-        """What the stack reads beside the text, see :meth:`recurrence.causal.CausalStack.arguments`."""
-        if encoder_out is None:
-            return {}
-        contexts = self._contexts(encoder_out) if state is None else state.contexts.tensors
-        padding = (encoder_out["encoder_padding_mask"] or [None])[0]
-        return dict(contexts=contexts, memory_padding=padding, record=[] if self.need_attn else None)
-
-    def _contexts(self, encoder_out) -> list[Tensor]:
-        return self.stack.project(encoder_out["encoder_out"][0].transpose(0, 1))
+    def contexts(self, encoder_out) -> list[Tensor]:
+        """Keys and values of the encoder's output for each pass."""
+        raise TypeError(f"{type(self).__name__}: has no cross-attention")
 
     def _state(self, encoder_out, incremental_state: dict | None) -> DecodingState | None:
         if incremental_state is None:
             return None
         if self.KEY not in incremental_state:
-            stack, draft, contexts = self.stack.new_state(), None, None
-            if self.drafting is not None:
-                draft = Draft(stack, self.drafting, self.dictionary.eos(), self.max_positions())
+            contexts = None
             if encoder_out is not None:
-                contexts = Contexts(self._contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1))
-            incremental_state[self.KEY] = DecodingState(stack, draft, contexts)
+                contexts = Contexts(self.contexts(encoder_out), encoder_out["encoder_out"][0].transpose(0, 1))
+            incremental_state[self.KEY] = DecodingState(self.new_state(), contexts)
         return incremental_state[self.KEY]
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
@@ -227,7 +196,7 @@ class StackDecoder(FairseqIncrementalDecoder):
     reorder_incremental_state_scripting = reorder_incremental_state  # fairseq's own searches all modules for states
 
     def make_generation_fast_(self, need_attn=False, retain_dropout: bool = False, **unused) -> None:
-        """fairseq calls this before generation; weights no longer change afterwards.
+        """fairseq calls this before generation.
 
         Args:
             need_attn: whether to return attention weights (`--print-alignment`).
@@ -239,22 +208,24 @@ class StackDecoder(FairseqIncrementalDecoder):
         if retain_dropout:
             raise ValueError("--retain-dropout: not available for these models, which use dropout only in training")
         self.need_attn = bool(need_attn)
-        pack(self)
 
     def max_positions(self) -> int:
         return self._max_positions
 
 
 class CrossDecoder(StackDecoder):
-    """The decoder of an encoder-decoder. In checkpoints, the parts of the stack have no prefix: `decoder.loop`.
+    """The decoder of an encoder-decoder.
 
     Args:
         dictionary, max_positions: see :class:`StackDecoder`.
         embed_tokens: the embedding.
         owns_embedding: whether it is registered here; a shared embedding is registered by the encoder.
-        inputs: the input layer with that embedding.
+        inputs: the input layer.
         output: the output layer.
-        loop, positions, level_table, norm: the parts of the stack, see :class:`recurrence.causal.CausalStack`.
+        loop: the passes.
+        positions: those inside attention.
+        level_table: signals added before each pass; None for none.
+        norm: after the last pass of a pre-norm stack; None for post-norm.
     """
 
     def __init__(
@@ -263,7 +234,7 @@ class CrossDecoder(StackDecoder):
         embed_tokens: nn.Embedding,
         owns_embedding: bool,
         inputs: TokenInput,
-        output: Output,
+        output: nn.Module,
         max_positions: int,
         *,
         loop: Loop,
@@ -279,18 +250,15 @@ class CrossDecoder(StackDecoder):
         self.inputs, self.loop, self.output_projection = inputs, loop, output
         self.positions, self.level_table, self.layer_norm = positions, level_table, norm
 
-    @property
-    def stack(self) -> CausalStack:
-        """The parts as a stack, made anew: a stored one would put every part into the state dict twice."""
-        return CausalStack(self.loop, self.positions, self.layer_norm, self.level_table)
+    def new_state(self) -> LoopState:
+        return LoopState(len(self.loop.indices(self.passes)))
 
+    def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None, **memory: Any) -> Tensor:
+        places = self.positions, self.level_table
+        return run_causal(self.loop, x, *places, padding, state, self.passes, states, **memory)
 
-@before(SequenceGeneratorWithAlignment, "__init__")
-def return_attention_when_aligning(generator: Any, models: list[nn.Module], *args, **kwargs) -> None:
-    """Makes decoders return attention weights to any search that aligns.
+    def finish(self, x: Tensor) -> Tensor:
+        return x if self.layer_norm is None else self.layer_norm(x)
 
-    fairseq's commands ask for them in advance (`--print-alignment`), its hub interface does not.
-    """
-    for decoder in (model.decoder for model in models if hasattr(model, "decoder")):
-        if isinstance(decoder, StackDecoder):
-            decoder.need_attn = True
+    def contexts(self, encoder_out) -> list[Tensor]:
+        return project_memory(self.loop, encoder_out["encoder_out"][0].transpose(0, 1), self.passes)

@@ -1,50 +1,51 @@
-"""Elastic depth in fairseq-train: the options, the model, its losses, and support in the trainer.
+"""Elastic depth in fairseq-train: `--criterion elastic_cross_entropy`, and what it needs of a model.
 
-The options take effect when fairseq's trainer gets the model, not when the model is built, because a checkpoint is also
-built at depths to which its training range does not apply.
-
-Source: see :mod:`recurrence.elastic`. A loss for every pass through one output layer: Deeply-Supervised Nets
-(arXiv:1409.5185), for looped models as in Ouro (arXiv:2510.25741), here without its gate and pass weights.
+Source: see :mod:`recurrence.elastic`.
 """
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.criterions import FairseqCriterion
-from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
+import torch.nn.functional as F
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from fairseq.dataclass import FairseqDataclass
+from fairseq.distributed.utils import get_global_world_size
 from fairseq.logging import metrics
-from fairseq.models import distributed_fairseq_model
-from fairseq.tasks import FairseqTask
-from fairseq.trainer import Trainer
+from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import ConfiguredModel, Options, option
-from fairseq_plugin.repairs.replace import call_after, call_before, replace
+from fairseq_plugin.modules.options import DEPTH_OPTIONS, ELASTIC, SIDES, option
 from recurrence import elastic as core
 from recurrence.analysis.record import recorded_states
-from recurrence.errors import FieldError
+from recurrence.elastic import TrainingDepth
+from recurrence.errors import FieldError, shown
 from recurrence.loop import Loop, named_loops
 
 logger = logging.getLogger(__name__)
 
+SKIPS_IDLE = ("c10d", "pytorch_ddp")  # backends that leave a gradient None if no rank has one
+FILLS_ZEROS = ("no_c10d", "legacy_ddp")
+
 
 @dataclass
-class DepthOptions(Options):
+class DepthConfig(FairseqDataclass):
     """How many passes an update runs, and which of them have a loss."""
 
-    depth_range: str | None = option(
-        None,
+    depth_range: str = option(
+        "",
         "each update draws how many passes run, MIN-MAX; MIN-MAX,MIN-MAX if encoder and decoder differ. Validation "
         "reports the loss at the smallest, the full (that of inference) and the largest depth",
     )
-    depth_apart: bool = option(
-        False, "encoder and decoder draw their depths separately, so that they also work at depths that differ"
-    )
-    depth_warmup_updates: int | None = option(
-        None,
+    depth_warmup_updates: int = option(
+        0,
         "number of updates over which the smallest depth that may be drawn (or that --pass-loss supervises) falls "
         "linearly from the full depth to its final value",
     )
@@ -53,161 +54,134 @@ class DepthOptions(Options):
         "train at two depths in every update, with the mean of their losses: the full depth, and the drawn one (or "
         "one run of each stored block, without --depth-range); the logged loss is that of the full depth",
     )
-    pass_loss: float | None = option(
-        None,
+    pass_loss: float = option(
+        0.0,
         "weight of the mean loss of the earlier passes at which a shallower model would end; the logged loss is that "
         "of the last pass only",
     )
-    loop_after_updates: int | None = option(
-        None,
-        "late loops: run each stored block once until this update, then all passes. A checkpoint from before runs what "
-        "it was trained at",
-    )
 
 
-OPTIONS = tuple(DepthOptions.known())
+@dataclass
+class ElasticConfig(DepthConfig, LabelSmoothedCrossEntropyCriterionConfig):
+    """The options of the criterion, and what it must know of other groups."""
+
+    seed: int = II("common.seed")
+    fp16: bool = II("common.fp16")
+    bf16: bool = II("common.bf16")
+    memory_efficient_fp16: bool = II("common.memory_efficient_fp16")
+    memory_efficient_bf16: bool = II("common.memory_efficient_bf16")
+    ddp_backend: str = II("distributed_training.ddp_backend")
+    find_unused_parameters: bool = II("distributed_training.find_unused_parameters")
+    max_update: int = II("optimization.max_update")
 
 
-def check(args: Any, sides: int) -> None:
-    """Checks the options of a model of one or two stacks before it is built.
+def loops_by_side(model: nn.Module) -> dict[str, Loop]:
+    """The loops by side: "encoder", if there is one, and "decoder"."""
+    sides = {side: getattr(model, side) for side in SIDES if hasattr(model, side)}
+    return {side: loop for side, coder in sides.items() for loop in named_loops(coder).values()}
+
+
+@contextmanager
+def at_depths(model: nn.Module, depths: Mapping[str, int | None]) -> Iterator[None]:
+    """Within the context, encoder and decoder run these numbers of passes, by side; None for all."""
+    before = {side: getattr(model, side).passes for side in depths}
+    try:
+        for side, depth in depths.items():
+            getattr(model, side).passes = depth
+        yield
+    finally:
+        for side, depth in before.items():
+            getattr(model, side).passes = depth
+
+
+@register_criterion(ELASTIC, dataclass=ElasticConfig)
+class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
+    """fairseq's label_smoothed_cross_entropy at drawn depths, at two depths or at every pass; see the options.
+
+    Also for an adaptive softmax, without label smoothing. Validation in fairseq-train also logs the loss at the
+    smallest, the full and the largest depth.
 
     Raises:
-        FieldError: naming the option, the value and the rule.
-    """
-    given = _given(args)
-    if "depth_range" in given:
-        _ranges(given["depth_range"], sides)
-    if "depth_apart" in given and sides == 1:
-        raise FieldError("depth_apart", True, "needs an encoder and a decoder")
-    if "depth_apart" in given and "depth_range" not in given:
-        raise FieldError("depth_apart", True, "needs {depth_range}")
-    core.check_options(given)
-
-
-def _given(args: Any) -> dict[str, Any]:
-    values = {name: getattr(args, name, None) for name in OPTIONS}
-    return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-def _ranges(text: str, sides: int) -> list[tuple[int, int]]:
-    """MIN and MAX of each side."""
-    if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), text):
-        also = ", or two of them for encoder and decoder" if sides == 2 else ""
-        raise FieldError("depth_range", text, f"must be MIN-MAX, such as 1-6{also}")
-    ends = [part.split("-") for part in text.split(",")]
-    pairs = [(int(smallest), int(largest)) for smallest, largest in ends]
-    return pairs if len(pairs) == sides else pairs * sides
-
-
-class ElasticModel(ConfiguredModel):
-    """A model whose loops may run at other depths in training.
-
-    Attributes:
-        elastic: the depth options that were given, by name.
-        step, prefix_only: see :func:`recurrence.elastic.depths_of`.
-        pass_loss: weight of the losses of earlier passes; 0 for none.
+        ValueError: naming the option, the value and the rule; of those that depend on the model, in the first update.
     """
 
-    elastic: dict[str, Any] = {}
-    step, prefix_only, pass_loss = 1, False, 0.0
+    def __init__(self, task, cfg: ElasticConfig):
+        super().__init__(task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
+        self.cfg = cfg
+        self.given = {name: getattr(cfg, name) for name in DEPTH_OPTIONS if getattr(cfg, name)}
+        self.depths: dict[str, TrainingDepth] | None = None
+        with flags_in_errors():
+            core.check_options(self.given)
 
-    def loops_by_side(self) -> dict[str, Loop]:
-        """The loops by side: "encoder", if there is one, and "decoder"."""
-        return {name.partition(".")[0]: loop for name, loop in named_loops(self).items()}
-
-    def set_loops(self, args: Any, step: int = 1, prefix_only: bool = False) -> None:
-        """Sets what training recomputes and compiles, and stores the depth options until it starts."""
-        for loop in self.loops_by_side().values():
-            loop.checkpointing = args.checkpoint_activations
-            if args.compile:
-                loop.compile_blocks(backend=args.compile)
-        self.elastic, self.step, self.prefix_only = _given(args), step, prefix_only
-
-    def train_elastic(self, seed: int) -> None:
-        """Makes training draw depths according to the options.
-
-        Raises:
-            ValueError: naming the option, the value and the rule.
-        """
-        given, loops = dict(self.elastic), self.loops_by_side()
-        self.pass_loss = given.pop("pass_loss", 0.0)
-        text = given.pop("depth_range", None)
-        ranges = [None] * len(loops) if text is None else _ranges(text, len(loops))
-        streams = range(len(loops)) if given.pop("depth_apart", False) else [0] * len(loops)
-        given |= dict(seed=seed, step=self.step, prefix_only=self.prefix_only)
-        for (side, loop), depth_range, stream in zip(loops.items(), ranges, streams):
-            with self.options.flags_in_errors(side):
-                try:
-                    core.make_elastic(loop, depth_range, **given, stream=stream)
-                except FieldError as error:
-                    raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
-        with self.options.flags_in_errors():
-            core.check_effects(list(loops.values()), given.get("loop_after_updates", 0), self.pass_loss)
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's trainer calls this before each update. Late loops begin here; the log says so.
-
-        So do those of a checkpoint from before its loops began, if this training has none.
-        """
-        loops = self.loops_by_side()
-        late = {side: loop for side, loop in loops.items() if loop.training_depth.loop_after or loop.chosen}
-        before = [(loop.chosen, loop.training_depth.updates is None) for loop in late.values()]
-        super().set_num_updates(num_updates)
-        if before != [(loop.chosen, False) for loop in late.values()]:
-            logger.info("update %d: %s", num_updates, core.describe_late(loops))
-
-
-def elastic_criterion(kind: type[FairseqCriterion]) -> type[FairseqCriterion]:
-    """The class of a criterion with the methods of :class:`ElasticCriterion` before its own."""
-    about = {"__module__": kind.__module__}  # it is whose the criterion is
-    return type(kind.__name__, (ElasticCriterion, kind), about)
-
-
-class ElasticCriterion(FairseqCriterion):
-    """Adds the losses of other depths and earlier passes in training, and logs those of other depths in validation.
-
-    The class that follows in the method resolution order computes each loss.
-    """
+    @classmethod
+    def add_args(cls, parser) -> None:
+        """Adds the options, in place of those by which a model rejects them."""
+        parser.conflict_handler = "resolve"
+        super().add_args(parser)
+        parser.conflict_handler = "error"
 
     def forward(self, model, sample, reduce: bool = True):
+        if not self.given or getattr(model, "num_updates", 0) is None:
+            return super().forward(model, sample, reduce)
+        if self.depths is None:
+            self.depths = self.training_depths(model)
         if not model.training:
             return self._at_reported_depths(model, sample, reduce)
-        if model.pass_loss:
+        if "pass_loss" in self.given:
             return self._with_pass_loss(model, sample, reduce)
-        return self._at_trained_depths(model, sample, reduce)
-
-    def _at_trained_depths(self, model, sample, reduce: bool):
-        """The mean loss of the depths that this update trains; the log is that of the full one at mixed depth."""
-        found = []
-        for depths in core.branches(model.loops_by_side().values()):
-            with core.at_depths(depths):
-                found.append(super().forward(model, sample, reduce))
-        losses, sample_sizes, logs = zip(*found)
+        branches = core.branches(list(self.depths.values()), model.num_updates)
+        losses, sample_sizes, logs = zip(*(self._at(depths, model, sample, reduce) for depths in branches))
         return sum(losses) / len(losses), sample_sizes[0], logs[0]
+
+    def _at(self, depths, model, sample, reduce: bool):
+        """What fairseq's criterion gives with these numbers of passes."""
+        with at_depths(model, dict(zip(self.depths, depths))):
+            return super().forward(model, sample, reduce)
 
     def _with_pass_loss(self, model, sample, reduce: bool):
         """Adds `pass_loss` times the mean loss of the earlier passes; the log has the loss of the last pass."""
-        loop = model.loops_by_side()["decoder"]
-        with recorded_states(loop) as found:
-            loss, sample_size, log = super().forward(model, sample, reduce)
-        (states,), earlier = found.values(), []
-        for passes in core.stops(loop, len(loop.running), loop.training_depth.smallest, model.step):
-            logits = model.decoder.output_layer(model.decoder.finish(states[passes - 1]))
-            earlier.append(super().forward(_GivenOutput(model, logits, passes), sample, reduce)[0])
+        decoder, update, earlier = model.decoder, model.num_updates, []
+        with recorded_states(decoder) as found:
+            drawn = [depth.depth(update) for depth in self.depths.values()]
+            loss, sample_size, log = self._at(drawn, model, sample, reduce)
+        (states,) = found.values()
+        for passes in self.depths["decoder"].stops(update):
+            logits = decoder.output_layer(decoder.finish(states[passes - 1]))
+            with at_depths(model, {"decoder": passes}):
+                earlier.append(self.compute_loss(model, (logits, {}), sample, reduce)[0])
         mean = sum(earlier) / len(earlier) if earlier else 0
-        return loss + model.pass_loss * mean, sample_size, log
+        return loss + self.cfg.pass_loss * mean, sample_size, log
 
     def _at_reported_depths(self, model, sample, reduce: bool):
         """The loss at full depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
         loss, sample_size, log = super().forward(model, sample, reduce)
-        all_logs = dict(log)
-        for name, depths in reported_depths(model).items():
-            depth_log = log
-            if any(depth != loop.passes for loop, depth in depths.items()):
-                with core.at_depths(depths):
-                    depth_log = super().forward(model, sample, reduce)[2]
+        all_logs, reported = dict(log), self.reported_depths()
+        for name, depths in reported.items():
+            full = depths == reported["default_depth"]
+            depth_log = log if full else self._at(depths, model, sample, reduce)[2]
             all_logs.update({f"{name}/{key}": value for key, value in depth_log.items()})
         return loss, sample_size, all_logs
+
+    def reported_depths(self) -> dict[str, list[int]]:
+        """The depths of each loop at which validation reports the loss, by name; none if training has only one."""
+        smallest, largest = map(list, zip(*(depth.ends for depth in self.depths.values())))
+        if smallest == largest:
+            return {}
+        full = [len(depth.order) for depth in self.depths.values()]
+        return {"smallest_depth": smallest, "default_depth": full, "largest_depth": largest}
+
+    def compute_loss(self, model, net_output, sample, reduce: bool = True) -> tuple[Tensor, Tensor]:
+        """The smoothed loss and the plain one; both the same with an adaptive softmax."""
+        softmax = getattr(getattr(model, "decoder", None), "adaptive_softmax", None)
+        if softmax is None:
+            return super().compute_loss(model, net_output, sample, reduce)
+        if self.eps or self.ignore_prefix_size:
+            name = "label_smoothing" if self.eps else "ignore_prefix_size"
+            raise ValueError(f"{flag(name)}={getattr(self.cfg, name)}: does not go with an adaptive softmax")
+        bands = zip(*softmax(net_output[0], model.get_targets(sample, net_output).flatten()))
+        how = dict(ignore_index=self.padding_idx, reduction="sum")
+        loss = sum(F.cross_entropy(logits, target, **how) for logits, target in bands if target is not None)
+        return loss, loss
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:
@@ -225,82 +199,91 @@ class ElasticCriterion(FairseqCriterion):
             weight = sum(log.get("sample_size", 0) for log in logs)
             metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
 
+    def training_depths(self, model: nn.Module) -> dict[str, TrainingDepth]:
+        """The depth of each loop in training, by side.
 
-def reported_depths(model: nn.Module) -> dict[str, dict[Loop, int]]:
-    """The depths at which validation reports the loss, by name."""
-    ends = {loop: core.trained_depths(loop) for loop in model.loops_by_side().values()}
-    if all(smallest == largest for smallest, largest in ends.values()):
-        return {}
-    return {
-        "smallest_depth": {loop: smallest for loop, (smallest, _) in ends.items()},
-        "default_depth": {loop: loop.passes for loop in ends},
-        "largest_depth": {loop: largest for loop, (_, largest) in ends.items()},
-    }
+        Raises:
+            ValueError: if the model has no loops, or an option does not go with them or with the trainer.
+        """
+        loops = loops_by_side(model)
+        name, value = next(iter(self.given.items()))
+        if not loops:
+            raise ValueError(f"{shown_flag(name, value)}: needs a model that loops over depth")
+        text = self.given.get("depth_range")
+        found = {}
+        with flags_in_errors():
+            ranges = dict.fromkeys(loops) if text is None else dict(zip(loops, depth_ranges(text, len(loops))))
+            for side, loop in loops.items():
+                given = {**self.given, "depth_range": ranges[side]}
+                if side == "encoder":
+                    given.pop("pass_loss", None)
+                try:
+                    found[side] = core.training_depth(loop.order, **given, seed=self.cfg.seed, **model.depth_rules)
+                except FieldError as error:
+                    raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
+        idle = any(core.may_idle(loops[side], depth) for side, depth in found.items())
+        self._check_trainer(idle, adaptive=getattr(model.decoder, "adaptive_softmax", None) is not None)
+        updates, warmup = self.cfg.max_update, self.given.get("depth_warmup_updates", 0)
+        if 0 < updates <= warmup:
+            rule = f"not reached within the {updates} updates of this training"
+            logger.warning("%s: %s", shown_flag("depth_warmup_updates", warmup), rule)
+        return found
 
+    def _check_trainer(self, idle: bool, adaptive: bool) -> None:
+        """Raises ValueError if the trainer cannot leave parameters without a gradient as they are.
 
-class _GivenOutput:
-    """A model that returns given logits (B, T, vocabulary) of so many passes; the rest is delegated to the real one."""
-
-    def __init__(self, model: nn.Module, logits: Tensor, passes: int):
-        self.model, self.logits, self.passes = model, logits, passes
-
-    def __call__(self, **inputs: Any) -> tuple[Tensor, dict]:
-        return self.logits, {"attn": [None], "passes": self.passes}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-
-def prepare(
-    trainer: Trainer, cfg: Any, task: FairseqTask, model: nn.Module, criterion: FairseqCriterion, *args, **kwargs
-) -> None:
-    """Applies the model's depth options, if it has any, to the model and the criterion.
-
-    Raises:
-        ValueError: naming the option, the value and the rule.
-    """
-    if not getattr(model, "elastic", None):
-        return
-    model.train_elastic(cfg.common.seed)
-    updates, late = cfg.optimization.max_update, "loop_after_updates" in model.elastic
-    for name in ("depth_warmup_updates", "loop_after_updates"):
-        number = model.elastic.get(name, 0)
-        if 0 < updates <= number:
-            flag = name.replace("_", "-")
-            logger.warning("--%s=%d: not reached within the %d updates of this training", flag, number, updates)
-    # Before late loops begin, passes have no momentum yet.
-    kept = late and not getattr(cfg.optimizer, "weight_decay", 0)
-    kept = kept or cfg.common.memory_efficient_fp16 or cfg.common.memory_efficient_bf16
-    for name in ("fp16", "bf16"):
-        if getattr(cfg.common, name) and not kept and _may_skip_parameters(model):
-            raise ValueError(
-                f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes that "
-                f"did not run; must be --amp or --memory-efficient-{name}"
-            )
-    criterion.__class__ = elastic_criterion(type(criterion))
-
-
-def _may_skip_parameters(model: ElasticModel) -> bool:
-    """Whether some parameters get no gradient in updates with few passes."""
-    return any(core.may_idle(loop) for loop in model.loops_by_side().values())
+        `idle`: those of passes that did not run; `adaptive`: bands of an adaptive softmax, which may move.
+        """
+        cfg = self.cfg
+        for name in ("fp16", "bf16"):
+            if idle and getattr(cfg, name) and not (cfg.memory_efficient_fp16 or cfg.memory_efficient_bf16):
+                raise ValueError(
+                    f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes "
+                    f"that did not run; must be --amp or --memory-efficient-{name}"
+                )
+        if get_global_world_size() == 1:
+            return
+        if adaptive and cfg.ddp_backend not in FILLS_ZEROS:
+            rule = "must be legacy_ddp with an adaptive softmax, some bands of which may have no target"
+            raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
+        if idle and cfg.ddp_backend not in SKIPS_IDLE:
+            rule = "gives passes that did not run gradients of zero, by which momentum moves them; must be pytorch_ddp"
+            raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
+        if idle and not cfg.find_unused_parameters:
+            raise ValueError("--find-unused-parameters: must be given in several processes, as passes own parameters")
 
 
-def support_elastic_training() -> None:
-    """Makes fairseq's trainer and data parallelism support elastic models."""
-    call_before(Trainer, "__init__", prepare)
-    replace(distributed_fairseq_model, "DistributedDataParallel", _find_unused)
-    call_after(LegacyDistributedDataParallel, "all_reduce_grads", _skip_idle)
+def depth_ranges(text: str, sides: int) -> list[tuple[int, int]]:
+    """MIN and MAX of each side, of a `--depth-range`. Raises FieldError if it is none."""
+    if not re.fullmatch(r"\d+-\d+" + (r"(,\d+-\d+)?" if sides == 2 else ""), text):
+        also = ", or two of them for encoder and decoder" if sides == 2 else ""
+        raise FieldError("depth_range", text, f"must be MIN-MAX, such as 1-6{also}")
+    ends = [part.split("-") for part in text.split(",")]
+    pairs = [(int(smallest), int(largest)) for smallest, largest in ends]
+    return pairs if len(pairs) == sides else pairs * sides
 
 
-def _find_unused(data_parallel: Callable, module: nn.Module, *args, **kwargs) -> nn.Module:
-    if isinstance(module, ElasticModel) and _may_skip_parameters(module):
-        kwargs["find_unused_parameters"] = True
-    return data_parallel(module, *args, **kwargs)
+def trained_with(cfg: Any) -> list[str]:
+    """The options of depth in the configuration of a checkpoint, as flags; earlier versions had them in the model's."""
+    groups = [group for group in (cfg.criterion, cfg.model) if group is not None]
+    given = {name: value for name in DEPTH_OPTIONS for group in groups if (value := getattr(group, name, None))}
+    return [shown_flag(name, value) for name, value in given.items()]
 
 
-def _skip_idle(reduced: None, parallel: LegacyDistributedDataParallel) -> None:
-    model = parallel.module
-    if isinstance(model, ElasticModel) and model.elastic and not parallel.accumulate_grads:
-        for loop in model.loops_by_side().values():
-            for parameter in core.idle(loop, loop.running):
-                parameter.grad = None  # instead of zeros, to which an optimizer applies momentum and decay
+def flag(name: str) -> str:
+    """`depth_range` -> `--depth-range`."""
+    return "--" + name.replace("_", "-")
+
+
+def shown_flag(name: str, value: Any) -> str:
+    """An option as a user writes it: `--depth-range=1-6`, `--mixed-depth`."""
+    return shown(flag(name), None if value is True else value)
+
+
+@contextmanager
+def flags_in_errors() -> Iterator[None]:
+    """Turns `depth_range=4: ...` into `--depth-range=4: ...`."""
+    try:
+        yield
+    except FieldError as error:
+        raise ValueError(error.message(shown_flag)) from None

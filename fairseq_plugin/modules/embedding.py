@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor, nn
 
-from recurrence.dropout import dropout
-from recurrence.linear import linear, pack_weight
+from recurrence.parts import Dropout
 from recurrence.position import Table, positions
 
 
@@ -67,10 +67,10 @@ def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) 
 
 
 class TokenInput(nn.Module):
-    """Embedding, positions, optional LayerNorm, and dropout.
+    """From embedded tokens to the input of a stack: scale, positions, optional LayerNorm, dropout.
 
     Args:
-        embed_tokens: the embedding, registered by the encoder or decoder and not here.
+        width: C.
         scale: factor on the embedding.
         table: sinusoidal positions; None for none.
         learned: number of learned positions; 0 for none.
@@ -81,7 +81,7 @@ class TokenInput(nn.Module):
 
     def __init__(
         self,
-        embed_tokens: nn.Embedding,
+        width: int,
         scale: float,
         table: Table | None,
         learned: int,
@@ -90,76 +90,73 @@ class TokenInput(nn.Module):
         layernorm: bool = False,
     ):
         super().__init__()
-        borrow(self, "embed_tokens", embed_tokens)
-        width = embed_tokens.embedding_dim
-        self.scale, self.dropout = scale, dropout
-        self.table = table
+        self.scale, self.table, self.dropout = scale, table, Dropout(dropout)
         self.embed_positions = nn.Embedding(learned, width) if learned else None
         self.layernorm = nn.LayerNorm(width) if layernorm else None
         if learned:
             nn.init.normal_(self.embed_positions.weight, std=std)
 
-    def forward(self, tokens: Tensor, padding: Tensor | None, start: int = 0) -> Tensor:
-        """Embeds the tokens from `start` on.
+    def forward(self, x: Tensor, padding: Tensor | None, start: int = 0) -> Tensor:
+        """The input of the stack, (B, T, C).
 
         Args:
-            tokens: (B, T).
-            padding: (B, T) bool, or None for no padding.
-            start: number of leading tokens to skip.
-
-        Returns:
-            The input of the stack (B, T - start, C).
+            x: (B, T, C), embedded tokens that follow `start` others.
+            padding: (B, start + T) bool over all tokens, or None for no padding.
+            start: number of tokens before those of x.
 
         Raises:
-            ValueError: if T is more than the learned positions.
+            ValueError: if there are more tokens than learned positions.
         """
-        x = self.embed_tokens(tokens[:, start:]) * self.scale
+        length, x = start + x.size(1), x * self.scale
         if self.table is not None:
-            x = x + self.table(tokens.size(1), padding, start, like=x)
+            x = x + self.table(length, padding, start, like=x)
         if self.embed_positions is not None:
-            length, most = tokens.size(1), self.embed_positions.num_embeddings
+            most = self.embed_positions.num_embeddings
             if length > most:
                 raise ValueError(f"{length} tokens: must be <= the {most} learned positions")
-            index = torch.arange(length, device=tokens.device) if padding is None else positions(padding)
+            index = torch.arange(length, device=x.device) if padding is None else positions(padding)
             x = x + self.embed_positions(index[..., start:])
         if self.layernorm is not None:
             x = self.layernorm(x)
-        return dropout(x, self.dropout, self.training)
-
-    def read(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Embeds an encoder's source (B, S), padded on either side: (B, S, C), and its padding (B, S) or None."""
-        padding = tokens.eq(self.embed_tokens.padding_idx)
-        padding = padding if padding.any() else None  # so that no pass needs a mask
-        return self(tokens, padding), padding
+        return self.dropout(x)
 
 
-class Output(nn.Module):
-    """Features to logits, with its own matrix or that of the embedding.
+class TiedOutput(nn.Module):
+    """Features to logits by the matrix of an embedding, which stores it.
+
+    Args:
+        embedding: (vocabulary, C).
+        bias: (vocabulary,); None for none.
+    """
+
+    def __init__(self, embedding: nn.Embedding, bias: nn.Parameter | None):
+        super().__init__()
+        borrow(self, "embedding", embedding)
+        self.bias = bias
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, which is not in the state dict under this name; fairseq's tasks ask for it."""
+        return self.embedding.weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, vocabulary)."""
+        return F.linear(features, self.weight, self.bias)
+
+
+def output_layer(width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None, std: float | None) -> nn.Module:
+    """Features to logits, with a matrix of its own or that of an embedding.
 
     Args:
         width: C.
         vocabulary: number of symbols.
         bias: whether a bias is added.
-        tied: the embedding whose matrix is used (not registered here); None for a separate matrix.
+        tied: the embedding whose matrix is used; None for a separate matrix.
         std: initial standard deviation of a separate matrix; None for the default of PyTorch's Linear.
     """
-
-    def __init__(self, width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None, std: float | None):
-        super().__init__()
-        layer = nn.Linear(width, vocabulary, bias=bias)
-        borrow(self, "tied", tied)
-        if tied is None:
-            self.weight = layer.weight if std is None else nn.init.normal_(layer.weight, std=std)
-        self.bias = layer.bias
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, vocabulary)."""
-        return linear(features, self.weight, self.bias)
-
-    def __getattr__(self, name: str) -> Any:
-        """The matrix of the embedding is also `weight`, as fairseq's tasks expect, but not in the state dict."""
-        return super().__getattr__(name) if name != "weight" or self.tied is None else self.tied.weight
-
-    def make_generation_fast_(self, **unused) -> None:
-        """fairseq calls this before generation; weights no longer change afterwards."""
-        pack_weight(self.weight)
+    layer = nn.Linear(width, vocabulary, bias=bias)
+    if tied is not None:
+        return TiedOutput(tied, layer.bias)
+    if std is not None:
+        nn.init.normal_(layer.weight, std=std)
+    return layer

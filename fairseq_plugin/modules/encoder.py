@@ -4,7 +4,6 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
-from recurrence.linear import pack
 from recurrence.loop import Loop
 from recurrence.position import AttentionPositions, LevelTable
 
@@ -15,13 +14,19 @@ class LoopedEncoder(FairseqEncoder):
     Args:
         dictionary: the source dictionary; None for speech.
         embed_tokens: the embedding, registered here; None for speech.
-        inputs: the input layer; its method `read` returns the input of the stack and its padding.
+        inputs: the input layer: of text, see :class:`TokenInput`; of speech, from frames (B, frames, features) and
+            lengths (B,) to the input of the stack and its padding.
         loop: the stack.
         positions: those inside self-attention.
         level_table: table of the signals added before each pass; None for none.
         norm: final LayerNorm of a pre-norm stack; None for post-norm.
         max_positions: longest source, in tokens or frames.
+
+    Attributes:
+        passes: number of passes that calls run, see :meth:`recurrence.loop.Loop.indices`; None for all.
     """
+
+    passes: int | None = None
 
     def __init__(
         self,
@@ -51,13 +56,14 @@ class LoopedEncoder(FairseqEncoder):
             What fairseq reads of its dictionary: `encoder_out` [(S, B, C)], `encoder_padding_mask` [(B, S)] or []
             without padding, `encoder_states` P times (S, B, C) or [].
         """
-        x, padding = self.inputs.read(src_tokens, src_lengths)
+        x, padding = self.embed(src_tokens, src_lengths)
         mask = None if padding is None else padding_bias(padding, like=x)
-        arguments = self.positions.arguments(self.loop, x, mask)
+        arguments = self.positions.arguments(self.loop, x, mask, passes=self.passes)
         if self.level_table is not None:
-            arguments["levels"] = self.level_table.levels(self.loop.passes, x.size(1), padding, 0, x)
+            depth = len(self.loop.indices(self.passes))
+            arguments["levels"] = self.level_table.levels(depth, x.size(1), padding, 0, x)
         states: list[Tensor] | None = [] if return_all_hiddens else None
-        x = self.loop(x, states=states, **arguments)
+        x = self.loop(x, self.passes, states=states, **arguments)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
@@ -66,6 +72,14 @@ class LoopedEncoder(FairseqEncoder):
             "encoder_states": [state.transpose(0, 1) for state in states or ()],
         }
 
+    def embed(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The input of the stack, (B, S, C), and its padding (B, S), None without any, so that no pass needs a mask."""
+        if self.embed_tokens is None:
+            return self.inputs(source, lengths)
+        padding = source.eq(self.embed_tokens.padding_idx)
+        padding = padding if padding.any() else None
+        return self.inputs(self.embed_tokens(source), padding), padding
+
     def reorder_encoder_out(self, encoder_out, new_order: Tensor):
         """Reorders the batch: entry i becomes entry new_order[i], (new B,)."""
         batch_dim = {"encoder_out": 1, "encoder_states": 1}
@@ -73,10 +87,6 @@ class LoopedEncoder(FairseqEncoder):
             name: [tensor.index_select(batch_dim.get(name, 0), new_order) for tensor in tensors]
             for name, tensors in encoder_out.items()
         }
-
-    def make_generation_fast_(self, **unused) -> None:
-        """fairseq calls this before generation; weights no longer change afterwards."""
-        pack(self)
 
     def max_positions(self) -> int:
         return self._max_positions

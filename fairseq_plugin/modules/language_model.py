@@ -3,15 +3,16 @@
 import math
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq.models import FairseqLanguageModel
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from fairseq_plugin.modules import adaptive, elastic
+from fairseq_plugin.modules import adaptive
 from fairseq_plugin.modules.decoder import StackDecoder
-from fairseq_plugin.modules.embedding import Output, TokenInput, dropout_rate, new_embedding, store_positions
-from fairseq_plugin.modules.options import StackOptions, option
+from fairseq_plugin.modules.embedding import TokenInput, dropout_rate, new_embedding, output_layer, store_positions
+from fairseq_plugin.modules.options import ConfiguredModel, StackOptions, option
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.position import AttentionPositions, Table, attention_positions, halved
@@ -35,8 +36,8 @@ class LanguageDecoder(StackDecoder):
     Args:
         dictionary, max_positions, padding_idx: see :class:`StackDecoder`.
         embed_tokens: the embedding.
-        inputs: the input layer with that embedding.
-        stack: see :class:`StackDecoder`.
+        inputs: the input layer.
+        stack: a :class:`recurrence.causal.CausalStack` or :class:`recurrence.papers.kausik.RecurrentStack`.
         output: the output layer, or fairseq's adaptive softmax.
     """
 
@@ -56,12 +57,21 @@ class LanguageDecoder(StackDecoder):
         self.adaptive_softmax = output if adapts else None
         self.output_projection = None if adapts else output
 
+    def new_state(self) -> Any:
+        return self.stack.new_state(self.passes)
+
+    def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None) -> Tensor:
+        return self.stack(x, padding, state, passes=self.passes, states=states)
+
+    def finish(self, x: Tensor) -> Tensor:
+        return self.stack.finish(x)
+
     def output_layer(self, features: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, vocabulary); unchanged features with an adaptive softmax, which needs the targets."""
         return features if self.adaptive_softmax is not None else super().output_layer(features)
 
 
-class LanguageModel(elastic.ElasticModel, FairseqLanguageModel):
+class LanguageModel(ConfiguredModel, FairseqLanguageModel):
     """A language model. A family defines `options` and :meth:`build_stack`."""
 
     options: type[LanguageOptions] = LanguageOptions
@@ -98,7 +108,7 @@ class LanguageModel(elastic.ElasticModel, FairseqLanguageModel):
         else:
             embedding = new_embedding(source, width, args.embedding_std)
         inputs = TokenInput(
-            embedding,
+            width,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
             table=Table(halved, width, source.pad() + 1, blank_padding=True) if kind == "sinusoidal" else None,
             learned=most if kind == "learned" else 0,
@@ -109,16 +119,16 @@ class LanguageModel(elastic.ElasticModel, FairseqLanguageModel):
             output = adaptive.adaptive_softmax(args, target, embedding)
         else:
             tied = embedding if args.share_decoder_input_output_embed else None
-            output = Output(width, len(target), False, tied, args.embedding_std)
+            output = output_layer(width, len(target), False, tied, args.embedding_std)
         model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
-        model.set_loops(args, cls.depth_step(args))
+        model.set_loops(args)
+        model.depth_rules = dict(step=cls.depth_step(args))
         return model
 
     @classmethod
     def _check(cls, args, task) -> None:
         """Raises ValueError for options that do not go together."""
         cls.options.check(args)
-        elastic.check(args, sides=1)
         if isinstance(task, TranslationTask) or task.source_dictionary is None:  # None: a task that reads speech
             rule = "has a source, which a language model does not read; must be language_modeling"
             raise ValueError(f"--task: {type(task).__name__} {rule}")

@@ -5,30 +5,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
-from torch import Tensor, nn
+from torch import nn
 
-from fairseq_plugin.modules import admin, elastic
+from fairseq_plugin.modules import admin
 from fairseq_plugin.modules.decoder import CrossDecoder
 from fairseq_plugin.modules.embedding import (
-    Output,
     TokenInput,
     dropout_rate,
     load_pretrained,
     new_embedding,
+    output_layer,
     store_positions,
 )
 from fairseq_plugin.modules.encoder import LoopedEncoder
-from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, StackOptions, option, position_option
+from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, ConfiguredModel, StackOptions, option, position_option
 from fairseq_plugin.modules.register import activation
 from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
-from recurrence.admin import attach
+from recurrence.admin import admins, attach
 from recurrence.block import Shape
 from recurrence.errors import FieldError
-from recurrence.loop import Loop
+from recurrence.loop import Loop, named_loops
 from recurrence.position import attention_positions
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
@@ -83,12 +85,24 @@ class TranslationOptions(admin.AdminOptions, StackOptions):
     max_target_positions: int | None = option(None)
 
 
-class LoopedTransformer(elastic.ElasticModel, admin.ProfiledModel):
-    """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`."""
+class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
+    """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`.
+
+    Attributes:
+        reads_text: whether its encoder does; otherwise it reads speech.
+        profiled: buffer, whether Admin's vectors have their values, so that checkpoints store it; None without Admin.
+    """
 
     options: type[TranslationOptions] = TranslationOptions
     initialise: Callable[..., None]
-    reads_text = True  # its encoder; otherwise speech
+    reads_text = True
+
+    def __init__(self, encoder: LoopedEncoder, decoder: CrossDecoder):
+        super().__init__(encoder, decoder)
+        # Not a bool, because fairseq's moving average multiplies every entry of a state dict.
+        self.register_buffer("profiled", torch.zeros(()) if admins(self) else None)
+        if self.profiled is not None:
+            admin.profile_at_first_update(self)
 
     @classmethod
     def loop(cls, args, side: str, shape: Shape, **parts: Any) -> Loop:
@@ -124,7 +138,7 @@ class LoopedTransformer(elastic.ElasticModel, admin.ProfiledModel):
         width = getattr(args, f"{side}_embed_dim")
         kind = cls.position_kind(args, side)
         return TokenInput(
-            embedding,
+            width,
             scale=1.0 if args.no_scale_embedding else math.sqrt(width),
             table=_position_table(args, embedding) if kind == "sinusoidal" else None,
             learned=most if kind == "learned" else 0,
@@ -140,27 +154,19 @@ class LoopedTransformer(elastic.ElasticModel, admin.ProfiledModel):
         decoder_embedding = encoder_embedding if joint else cls._embedding(args, "decoder", target)
         tied = decoder_embedding if joint or args.share_decoder_input_output_embed else None
         std = None if args.output_bias else args.decoder_embed_dim**-0.5  # None: PyTorch's start, as RingFormer's
-        output = Output(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
+        output = output_layer(args.decoder_embed_dim, len(target), args.output_bias, tied, std)
         parts = cls._parts(args, "encoder", encoder_embedding, task)
         encoder = LoopedEncoder(source, encoder_embedding, **parts)
         parts = cls._parts(args, "decoder", decoder_embedding, task)
         decoder = CrossDecoder(target, decoder_embedding, not joint, output=output, **parts)
         model = cls(encoder, decoder)
-        profile = admin.given_profile(args, model.stacks)
+        profile = admin.given_profile(args, list(named_loops(model).values()))
         if profile is not None:
-            model.set_profile(profile)
+            admin.set_profile(model, profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
-        model.set_loops(args, prefix_only=cls.has_static_levels(args))
+        model.set_loops(args)
+        model.depth_rules = dict(prefix_only=cls.has_static_levels(args))
         return model
-
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **options):
-        """fairseq's forward pass: the encoder, then the decoder. The first one of training profiles Admin's vectors."""
-        inputs = (src_tokens, src_lengths, prev_output_tokens)
-        if self.training and self.may_be_fresh:
-            if not self.profiled:
-                self.profile(*inputs, **options)
-            self.may_be_fresh = False
-        return super().forward(*inputs, **options)
 
     @classmethod
     def _embedding(cls, args, side: str, dictionary) -> nn.Embedding | None:
@@ -219,7 +225,6 @@ class LoopedTransformer(elastic.ElasticModel, admin.ProfiledModel):
         if cls.reads_text and task.source_dictionary is None:
             raise ValueError(f"--task: {type(task).__name__} reads speech; must be translation, or --arch one of s2t_*")
         cls.options.check(args)
-        elastic.check(args, sides=2)
         for side in SIDES:
             pre_norm = f"{side}_normalize_before"
             if args.init == "admin" and getattr(args, pre_norm):

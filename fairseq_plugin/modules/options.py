@@ -1,7 +1,7 @@
 """Model options as dataclass fields: they define the command line, the presets, and what a yaml file may contain."""
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, get_args
@@ -13,8 +13,9 @@ from torch import nn
 
 from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
+from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
-from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, reject_options
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, Removed, reject_options
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
@@ -22,6 +23,9 @@ ACTIVATIONS = utils.get_available_activation_fns()
 SIZES = {"width": "embed_dim", "ffn_width": "ffn_embed_dim", "heads": "attention_heads"}
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+# Options of the criterion that trains several depths.
+ELASTIC = "elastic_cross_entropy"
+DEPTH_OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
 
 # Options of earlier versions, and what to use instead. Whoever gives one is told so. A checkpoint may name those that
 # steered a training or a search, but not those that gave the model weights.
@@ -36,9 +40,7 @@ REMOVED = {
     "residual_rank": RELAXED_SHARING,
 }
 GAVE_WEIGHTS = ("residual_rank",)
-# Options that the criterion has on the command line.
-DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
-MOVED = dict.fromkeys(DEPTH, "give it to --criterion elastic_cross_entropy")
+MOVED = dict.fromkeys(DEPTH_OPTIONS, f"give it to --criterion {ELASTIC}")
 
 
 def option(default: Any, help: str | None = None, **about: Any) -> Any:
@@ -215,17 +217,35 @@ class StackOptions(Options):
         return Shape(**sizes, norm_eps=args.norm_eps, **{rate: getattr(args, rate) for rate in RATES})
 
 
+class OfCriterion(Removed):
+    """An option that a criterion has, beside another one."""
+
+    reason = "needs"
+
+
 class ConfiguredModel(nn.Module):
-    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`."""
+    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`.
+
+    Attributes:
+        depth_rules: `step` and `prefix_only` of :func:`recurrence.elastic.training_depth`.
+        num_updates: how many updates there were; None outside fairseq-train.
+    """
 
     options: type[StackOptions] = StackOptions
+    depth_rules: Mapping[str, Any] = {}
+    num_updates: int | None = None
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds the command-line options, without defaults, which would override presets."""
+        """Adds the command-line options, without defaults, which would override presets.
+
+        And those of depth, only to say what they need; their criterion replaces them.
+        """
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
         removed = cls.options.removed()
         reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
+        for name in DEPTH_OPTIONS:
+            parser.add_argument(f"--{name.replace('_', '-')}", action=OfCriterion, instead=f"--criterion {ELASTIC}")
 
     @classmethod
     def build_model(cls, args, task):
@@ -235,8 +255,33 @@ class ConfiguredModel(nn.Module):
             ValueError: naming the option, the value and the rule.
         """
         with cls.options.flags_in_errors():
+            cls.options.fill(args, {})  # a user's own architecture may leave options out
             cls._check(args, task)
             return cls._build(args, task)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's trainer calls this before each update.
+
+        Raises:
+            ValueError: if training resumes with passes that have loaded what others own, and would get their momentum.
+        """
+        moved = [loop for loop in named_loops(self).values() if loop.moved]
+        if moved and num_updates:
+            raise ValueError(
+                "the checkpoint runs its blocks in another order, and its optimizer state belongs to other parameters; "
+                "use --reset-optimizer or --finetune-from-model"
+            )
+        for loop in moved:
+            loop.moved = False  # a new training, whose later updates are its own
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def set_loops(self, args: Any) -> None:
+        """Sets what training recomputes and compiles."""
+        for loop in named_loops(self).values():
+            loop.checkpointing = args.checkpoint_activations
+            if args.compile:
+                loop.compile_blocks(backend=args.compile)
 
     @classmethod
     def unshared(cls, args: Any, layers: dict[str, int]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import timm_plugin  # noqa: F401  (registers its models)
 from benchmarks.common import DEVICE, positive
 from benchmarks.vision import throughput
 from recurrence import count
-from recurrence.signal import LevelSignal
+from recurrence.papers.ringformer import LevelSignal
 from timm_plugin.training.options import key_value
 
 ROUNDS = 30
@@ -55,7 +55,7 @@ def published_ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[st
     this form really does is 24.58 G; without multiplying out it is 18.34 G.
     """
     module = copy.deepcopy(module)
-    for signal in (child for child in module.modules() if isinstance(child, LevelSignal) and child.low_rank):
+    for signal in (child for child in module.modules() if isinstance(child, LevelSignal) and child.rank is not None):
         signal.forward = partial(_multiplied_out, signal)
     return ringformer_flops(module, *inputs)
 

@@ -9,7 +9,6 @@ Source: RingFormer (arXiv:2502.13181), section 4.1, and its published code; Univ
 One Wide Feedforward Is All You Need (arXiv:2309.01826), section 3.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -27,12 +26,14 @@ class OneNormBlock(Block):
         super().__init__(shape, **parts)
         self.norms = shape.norms(1)
 
-    def run(self, x: Tensor, own: Pass, attend: Callable | None, cross_attend: Callable | None) -> Tensor:
-        if attend is not None:
-            x = self.sublayer(x, attend, self.norms[0], own.join(0))
-        if cross_attend is not None:
-            x = self.sublayer(x, cross_attend, self.norms[0], own.join(1))
-        return x if self.ffn is None else self.ffn_sublayer(x, self.ffn, self.norms[0], own.join(-1))
+    def forward(self, x: Tensor, own: Pass, cross: dict | None = None, **attention: Any) -> Tensor:
+        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or pre-norm; see :class:`recurrence.block.Block`."""
+        norm, add, drop = self.norms[0], own.residuals, own.drop_path
+        if self.self_attn is not None:
+            x = self.sublayer(x, lambda n: self.self_attn(n, **attention), norm, add[0], drop)
+        if self.cross_attn is not None:
+            x = self.sublayer(x, lambda n: self.cross_attn(n, **cross), norm, add[1], drop)
+        return x if self.ffn is None else self.ffn_sublayer(x, self.ffn, norm, add[-1], drop)
 
 
 def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:

@@ -13,7 +13,6 @@ Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence ha
 """
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
-from recurrence.block import Shape, Sublayer
-from recurrence.dropout import dropout
-from recurrence.linear import apply
+from recurrence.block import Shape
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
+from recurrence.parts import Dropout, Sublayer
 
 
 class SwiGLU(nn.Module):
@@ -40,14 +38,14 @@ class SwiGLU(nn.Module):
 
     def __init__(self, width: int, hidden_width: int, dropout: float = 0.0):
         super().__init__()
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.gate_up = nn.Linear(width, 2 * hidden_width, bias=False)
         self.down = nn.Linear(hidden_width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        gate, up = apply(self.gate_up, x).chunk(2, dim=-1)
-        return apply(self.down, dropout(F.silu(gate) * up, self.dropout, self.training))
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(self.dropout(F.silu(gate) * up))
 
 
 class LlamaBlock(nn.Module):
@@ -68,7 +66,7 @@ class LlamaBlock(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = True, **attention: Any) -> Tensor:
         """One pass: (B, T, C) -> (B, T, C); causal, attention: see :class:`recurrence.attention.SelfAttention`."""
-        x = self.sublayer(x, partial(self.self_attn, causal=causal, **attention), self.norms[0], torch.add)
+        x = self.sublayer(x, lambda n: self.self_attn(n, causal=causal, **attention), self.norms[0], torch.add)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 
@@ -85,7 +83,7 @@ class Adapter(nn.Module):
 
     def forward(self, x: Tensor, first: Tensor) -> Tensor:
         """State and injected input, (B, T, C) each -> (B, T, C)."""
-        return apply(self.matrix, torch.cat([x, first], dim=-1))
+        return self.matrix(torch.cat([x, first], dim=-1))
 
 
 def llama_layers(

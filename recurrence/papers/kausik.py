@@ -28,13 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
-from recurrence.block import FeedForward, Shape, Sublayer
-from recurrence.dropout import dropout, rounded
+from recurrence.block import Shape
 from recurrence.errors import FieldError
-from recurrence.linear import apply, linear
 from recurrence.loop import Loop
-from recurrence.private_torch import is_plain, is_transformed
-from recurrence.scan import scan
+from recurrence.parts import FeedForward, Sublayer
+from recurrence.private_torch import is_plain, is_transformed, is_watched
+from recurrence.scan import Dropouts, scan
 from recurrence.scan_step import Spec, Weights
 from recurrence.streaming import LayerState, StackState
 
@@ -121,22 +120,23 @@ class RecurrentBlock(nn.Module):
         return torch.stack(states)
 
     def _is_plain(self) -> bool:
-        """Whether the scan, which reads the weights directly, equals calling the layers."""
+        """Whether the scan, which reads the weights directly, equals calling the modules."""
         attention, ffn = self.self_attn, self.ffn
         layers = attention.qkv, attention.out, ffn.up, ffn.down
-        return all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
+        plain = all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
+        return plain and not any(map(is_watched, (self.sublayer, attention, ffn)))
 
     def _scan(self, first: Tensor, rest: Tensor) -> Tensor:
         """The same states by :func:`recurrence.scan.scan`."""
         attention, ffn, (norm1, norm2) = self.self_attn, self.ffn, self.norms
-        rates = map(rounded, (self.sublayer.dropout, attention.dropout, ffn.dropout) if self.training else ())
-        spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation, *rates)
+        spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation)
+        dropouts = Dropouts(attention.dropout, ffn.dropout, self.sublayer.dropout)
         if self.accumulate:
             projection, qkv = attention.qkv.weight, None
         else:
-            projection, qkv = attention.qkv.weight[self.width :], apply(attention.qkv, norm1(rest))
+            projection, qkv = attention.qkv.weight[self.width :], attention.qkv(norm1(rest))
         weights = Weights(norm1.weight, projection, attention.out.weight, norm2.weight, ffn.up.weight, ffn.down.weight)
-        return scan(spec, weights, first, rest, qkv)
+        return scan(spec, weights, dropouts, first, rest, qkv)
 
     def causal_block(self, x: Tensor) -> Tensor:
         """B, causal within its input: (B, T, C) -> (B, T, C)."""
@@ -148,17 +148,17 @@ class RecurrentBlock(nn.Module):
         """Attention of a single token, (B, 1, C), which is its value, with dropout per head."""
         attention = self.self_attn
         if is_plain(attention.qkv):
-            value = linear(normed, attention.qkv.weight[2 * self.width :])
+            value = F.linear(normed, attention.qkv.weight[2 * self.width :])
         else:
             value = attention.qkv(normed)[..., 2 * self.width :]
-        value = attention.split(value)
-        if self.training and attention.dropout:
-            value = value * dropout(value.new_ones(*value.shape[:3], 1), attention.dropout, True)
-        return apply(attention.out, value.transpose(1, 2).flatten(2))
+        if attention.dropout.training and attention.dropout.p:
+            of_heads = attention.dropout(value.new_ones(*value.shape[:2], attention.heads))
+            value = (value.unflatten(-1, (attention.heads, -1)) * of_heads.unsqueeze(-1)).flatten(-2)
+        return attention.out(value)
 
     def feed_forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The rest of the block, from its input x and the output y of attention: (B, T, C) -> (B, T, C)."""
-        x = x + dropout(y, self.sublayer.dropout, self.training)
+        x = x + self.sublayer.dropout(y)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 
@@ -192,8 +192,8 @@ class RecurrentStack(nn.Module):
         self.loop = Loop(blocks, tuple(range(layers)))
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps, bias=False)
 
-    def new_state(self) -> StackState:
-        """The decoding state of a new text."""
+    def new_state(self, passes: int | None = None) -> StackState:
+        """The decoding state of a new text; `passes` is for other stacks."""
         return StackState(self.loop.passes)
 
     def forward(
@@ -201,14 +201,19 @@ class RecurrentStack(nn.Module):
         x: Tensor,
         padding: Tensor | None = None,
         state: StackState | None = None,
+        passes: int | None = None,
         states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Runs all layers; arguments and result are those of :meth:`recurrence.causal.CausalStack.forward`."""
+        """Runs all layers; see :meth:`recurrence.causal.CausalStack.forward`."""
         if state is not None:
             padding = None if padding is None else padding[:, -x.size(1) :]
-            return self.norm(self.loop(x, slots=state.layers, padding=padding, states=states))
+            return self.loop(x, passes, per_pass=dict(slot=state.layers), padding=padding, states=states)
         leading = padding if padding is not None and padding[:, 0].any() else None
-        return self.norm(self.loop(x, window=self._drawn_window(), padding=leading, states=states))
+        return self.loop(x, passes, window=self._drawn_window(), padding=leading, states=states)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """From the output of the last layer to that of the stack: (B, T, C) -> (B, T, C)."""
+        return self.norm(x)
 
     def _drawn_window(self) -> int | None:
         """Drawn with torch's CPU generator, which fairseq seeds for each update, so a resumed run draws the same."""

@@ -16,12 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recurrence.block import Block, FeedForward, Pass, Shape, Sublayer, Sum
+from recurrence.block import Block, Pass, Shape
 from recurrence.errors import FieldError
-from recurrence.linear import apply
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
-from recurrence.private_torch import runs_eagerly
+from recurrence.parts import FeedForward, Sublayer, Sum
 from recurrence.slicing import SliceConfig, Slices
 
 
@@ -39,8 +38,6 @@ class Coefficients(Sum):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x: the stream, y: the branch, both (B, T, C) -> (B, T, C)."""
-        if runs_eagerly(x, y) and x.shape == y.shape and x.dtype == y.dtype == self.branch.dtype == torch.float32:
-            return _Weighted.apply(x, y, self.identity, self.branch)
         return torch.addcmul(self.branch * y, x, self.identity)
 
     def factors(self) -> tuple[float, float]:
@@ -51,25 +48,6 @@ def named_coefficients(model: nn.Module) -> dict[str, float]:
     """The coefficients of all residual sums of a model, by parameter name."""
     sums = {name: module for name, module in model.named_modules() if isinstance(module, Coefficients)}
     return {f"{name}.{role}": value.item() for name, each in sums.items() for role, value in each.named_parameters()}
-
-
-class _Weighted(torch.autograd.Function):
-    """`a x + b y`; the gradients of a and b are dot products, which need no temporary tensor."""
-
-    @staticmethod
-    def forward(ctx, x, y, a, b):
-        ctx.save_for_backward(x, y, a, b)
-        return (b * y).addcmul_(x, a)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, y, a, b = ctx.saved_tensors
-        flat, needs = grad.reshape(-1), ctx.needs_input_grad
-        grad_x = grad * a if needs[0] else None
-        grad_y = grad * b if needs[1] else None
-        grad_a = flat.dot(x.reshape(-1)).view_as(a) if needs[2] else None
-        grad_b = flat.dot(y.reshape(-1)).view_as(b) if needs[3] else None
-        return grad_x, grad_y, grad_a, grad_b
 
 
 class NonlinearProjection(nn.Module):
@@ -90,7 +68,7 @@ class NonlinearProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self.residual(x, apply(self.down, F.gelu(apply(self.up, self.norm(x)))))
+        return self.residual(x, self.down(F.gelu(self.up(self.norm(x)))))
 
 
 @dataclass(frozen=True)
@@ -134,10 +112,6 @@ class SReTPass(Pass):
             state_dict.pop(f"{prefix}slices.permutation", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def project(self, x: Tensor) -> Tensor:
-        """The projection after the pass, if it has one: (B, T, C) -> (B, T, C)."""
-        return x if self.projection is None else self.projection(x)
-
 
 class SReTBlock(Block):
     """Equation 9: `x <- beta x + alpha attention(LN x)`, `x <- delta x + gamma FFN(LN x)`; in translation post-norm."""
@@ -149,13 +123,19 @@ class SReTBlock(Block):
         self.norms = shape.norms(self.sublayers)
         self.residuals = recursion.residuals(self.sublayers)
 
-    def run(self, x: Tensor, own: SReTPass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """One pass: attention within slices, FFN, projection."""
+    def forward(self, x: Tensor, own: SReTPass, cross: dict | None = None, **attention: Any) -> Tensor:
+        """Attention within slices, FFN, projection; see :class:`recurrence.block.Block`."""
+        norms, add, drop = self.norms, self.residuals or own.residuals, own.drop_path
+
+        def attend(n: Tensor) -> Tensor:
+            return self.self_attn(n, **attention)
+
         sliced = attend if own.slices is None else lambda n: own.slices(n, attend)
-        x = self.sublayer(x, sliced, self.norms[0], own.join(0, self.residuals))
-        if cross_attend is not None:
-            x = self.sublayer(x, cross_attend, self.norms[1], own.join(1, self.residuals))
-        return own.project(self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1, self.residuals)))
+        x = self.sublayer(x, sliced, norms[0], add[0], drop)
+        if self.cross_attn is not None:
+            x = self.sublayer(x, lambda n: self.cross_attn(n, **cross), norms[1], add[1], drop)
+        x = self.ffn_sublayer(x, self.ffn, norms[-1], add[-1], drop)
+        return x if own.projection is None else own.projection(x)
 
 
 class TokenMixing(FeedForward):
@@ -164,7 +144,7 @@ class TokenMixing(FeedForward):
     Source: MLP-Mixer (arXiv:2105.01601), section 2.
     """
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # passes add nothing to it
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # nothing is added to its hidden units
         """(B, N, C) -> (B, N, C)."""
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
@@ -195,8 +175,10 @@ class MixerBlock(nn.Module):
 
     def forward(self, x: Tensor, own: SReTPass) -> Tensor:
         """(B, N, C) -> (B, N, C)."""
-        x = self.sublayer(x, self.mixing, self.norms[0], own.join(0, self.residuals))
-        return own.project(self.ffn_sublayer(x, self.ffn, self.norms[1], own.join(1, self.residuals)))
+        add, drop = self.residuals or own.residuals, own.drop_path
+        x = self.sublayer(x, self.mixing, self.norms[0], add[0], drop)
+        x = self.ffn_sublayer(x, self.ffn, self.norms[1], add[1], drop)
+        return x if own.projection is None else own.projection(x)
 
 
 def sret(

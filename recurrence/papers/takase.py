@@ -8,7 +8,6 @@ Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104
 layer is that of Vaswani et al. (arXiv:1706.03762), section 3.1.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -27,12 +26,13 @@ class TransformerBlock(Block):
         super().__init__(shape, **parts)
         self.norms = shape.norms(self.sublayers, norm_bias)
 
-    def run(self, x: Tensor, own: Pass, attend: Callable, cross_attend: Callable | None) -> Tensor:
-        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or pre-norm."""
-        x = self.sublayer(x, attend, self.norms[0], own.join(0))
-        if cross_attend is not None:
-            x = self.sublayer(x, cross_attend, self.norms[1], own.join(1))
-        return self.ffn_sublayer(x, self.ffn, self.norms[-1], own.join(-1))
+    def forward(self, x: Tensor, own: Pass, cross: dict | None = None, **attention: Any) -> Tensor:
+        """`x <- LN(x + attention(x))`, `x <- LN(x + FFN(x))`, or pre-norm; see :class:`recurrence.block.Block`."""
+        norms, add, drop = self.norms, own.residuals, own.drop_path
+        x = self.sublayer(x, lambda n: self.self_attn(n, **attention), norms[0], add[0], drop)
+        if self.cross_attn is not None:
+            x = self.sublayer(x, lambda n: self.cross_attn(n, **cross), norms[1], add[1], drop)
+        return self.ffn_sublayer(x, self.ffn, norms[-1], add[-1], drop)
 
 
 def shared_layers(shape: Shape, order: Order, **parts: Any) -> Loop:

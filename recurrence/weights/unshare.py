@@ -4,7 +4,7 @@ The layers are plain transformer layers, as in every toolkit: self-attention, in
 with biases and a LayerNorm. They are state dicts in the key names of :class:`recurrence.block.Block`. Tensors that
 passes share stay shared, so that torch writes them to a file once.
 
-Exact, up to rounding, for level signals and low-rank terms (`W x + M x = (W + M) x`), post-norm residual coefficients
+Exact, up to rounding, for level signals (`W x + M x = (W + M) x`), post-norm residual coefficients
 and Admin's vectors, one LayerNorm for all sublayers, one FFN for all blocks, and any epsilon. A LayerNorm of
 `s x` with epsilon `s^2 e` equals one of `x` with epsilon `e`. So if the stream is scaled by s, and the matrices that
 read and write it are scaled to match, only the epsilon changes.
@@ -18,11 +18,21 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from recurrence.block import PROJECTIONS, Block, Pass, projections
+from recurrence.block import Block, Pass
 from recurrence.loop import Loop
-from recurrence.signal import LevelSignal
+from recurrence.papers.ringformer import LevelSignal
 from recurrence.weights.names import StateDict
 
+# The projections of a block, and the pass's signal on each; None where no pass has one.
+SIGNALS = {
+    "self_attn.qkv": "qkv_signal",
+    "self_attn.out": None,
+    "cross_attn.q": "cross_q_signal",
+    "cross_attn.kv": "cross_kv_signal",
+    "cross_attn.out": None,
+    "ffn.up": "ffn_signal",
+    "ffn.down": None,
+}
 # The projections that read the residual stream, and those that write to it.
 READS = {"self_attn": "self_attn.qkv", "cross_attn": "cross_attn.q", "ffn": "ffn.up"}
 WRITES = {"self_attn": "self_attn.out", "cross_attn": "cross_attn.out", "ffn": "ffn.down"}
@@ -59,7 +69,7 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
     """
     check(loop)
     with torch.no_grad():
-        sublayers = [part for index in loop.chosen or range(loop.passes) for part in _sublayers(loop, index)]
+        sublayers = [part for index in range(loop.passes) for part in _sublayers(loop, index)]
         scale = _scale_pre_norm if loop.blocks[0].pre_norm else _scale_post_norm
         scaled, factor = scale(sublayers, epsilon)
         return _layers(scaled), factor
@@ -83,15 +93,15 @@ def check(loop: Loop) -> None:
             raise ValueError("sliced attention: an upstream layer attends to all tokens")
         if (left := _unfolded(own)) is not None:
             raise ValueError(f"{left} of a pass: an upstream layer has no such parameter")
-        if loop.blocks[0].pre_norm and LevelSignal in {type(own.term(name)) for name in PROJECTIONS}:
+        if loop.blocks[0].pre_norm and _signals(own):
             raise ValueError(
                 "level signals of a pre-norm stack: they read the stream before the norm, no upstream layer does"
             )
 
 
 def _unfolded(own: Pass) -> str | None:
-    """The first parameter of a pass that is in none of its norms, residual sums and terms; None if there is none."""
-    parts = [getattr(own, "norms", None), own.residuals, *map(own.term, PROJECTIONS)]
+    """The first parameter of a pass that is in none of its norms, residual sums and signals; None if there is none."""
+    parts = [getattr(own, "norms", None), own.residuals, *_signals(own).values()]
     known = {id(parameter) for part in parts if part is not None for parameter in part.parameters()}
     return next((name for name, parameter in own.named_parameters() if id(parameter) not in known), None)
 
@@ -112,18 +122,34 @@ def _sublayers(loop: Loop, index: int) -> Iterator[Part]:
         )
 
 
+def _signals(own: Pass) -> dict[str, LevelSignal]:
+    """The level signals of a pass, by the projection that they are added to."""
+    found = {place: getattr(own, name, None) for place, name in SIGNALS.items() if name is not None}
+    return {place: signal for place, signal in found.items() if signal is not None}
+
+
 def _folded(block: Block, own: Pass) -> StateDict:
     """Weights and biases of all projections in one pass."""
-    tensors = {}
-    for term_name, layer in projections(block).items():
-        name, term = PROJECTIONS[term_name][0], own.term(term_name)
+    tensors, signals = {}, _signals(own)
+    for name in SIGNALS:
+        part, _, child = name.partition(".")
+        if getattr(block, part) is None:
+            continue
+        layer = getattr(getattr(block, part), child)
         if type(layer) is not nn.Linear:
             raise ValueError(f"{name} is {type(layer).__module__}.{type(layer).__name__}: must be torch.nn.Linear")
-        weight = layer.weight if term is None else term.fold(layer.weight)
-        bias = layer.bias if term is None else term.bias_of(layer)
+        weight = fold(layer.weight, signals[name]) if name in signals else layer.weight
         tensors[f"{name}.weight"] = weight.detach()
-        tensors[f"{name}.bias"] = weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        tensors[f"{name}.bias"] = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
     return tensors
+
+
+def fold(weight: Tensor, signal: LevelSignal) -> Tensor:
+    """The weight (K * out, C) that gives projection and signal in one product."""
+    if not signal.before:
+        return weight + signal.matrix().view_as(weight)
+    stacked = weight.view(signal.targets, -1, weight.size(1))
+    return weight + (stacked @ signal.matrix()).view_as(weight)
 
 
 def _scale_pre_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part], float]:

@@ -9,7 +9,7 @@ import results_csv
 import torch
 from logs import curve
 
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence import admin
 from tests.support import cli, models
 from tests.support.recipes import recipe

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairseq_plugin import average
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fairseq_plugin import convert
 from fairseq_plugin.conversion import upstream
 from fairseq_plugin.conversion.unshare import unshared
 from fairseq_plugin.models.ringformer import WEIGHTS
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech
 from tests.support.conversion import CLOSE, as_fairseq, logits, single_utterance
 

@@ -11,7 +11,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from torch import Tensor, nn
 
 from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 from tests.support import cli, language, models

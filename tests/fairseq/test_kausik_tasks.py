@@ -15,11 +15,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fairseq_plugin.modules.build import unpadded_dictionary
-from fairseq_plugin.repairs.checkpoints import load_safely
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
 from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
+from fairseq_repairs.checkpoints import load_safely
 from tests.fairseq.test_automaton import automaton, texts
 from tests.support import cli, models
 from tests.support.states import same_state

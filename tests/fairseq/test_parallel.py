@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_plugin.repairs.parallel import _free_port
+from fairseq_repairs.parallel import free_port
 from tests.support import cli
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def test_torchrun_reports_the_line_with_which_a_rank_ends(corpus, tmp_path):
 
 
 def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):
-    meeting = ("--distributed-init-method", f"tcp://localhost:{_free_port()}", "--distributed-world-size", "2")
+    meeting = ("--distributed-init-method", f"tcp://localhost:{free_port()}", "--distributed-world-size", "2")
     log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--no-save")
     assert losses(log) == pytest.approx(expected, abs=0.0011)
 

@@ -7,7 +7,7 @@ import torch
 from num2words import num2words
 
 from fairseq_plugin.models.ringformer import WEIGHTS, RingFormer
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 
 NAMES = sorted(RingFormer.hub_models())
 

@@ -13,7 +13,7 @@ from fairseq.data.audio.audio_utils import get_fbank
 
 from fairseq_plugin.models.speech import SpeechToText
 from tests.support import cli
-from tests.support.speech import stored_zip, tone, write_manifest
+from tests.support.audio import stored_zip, tone, write_manifest
 
 pytestmark = pytest.mark.slow
 

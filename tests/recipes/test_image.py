@@ -15,7 +15,7 @@ from torch import nn
 
 import timm_plugin
 from recurrence.count import stored
-from recurrence.signal import LevelSignal
+from recurrence.papers.ringformer import LevelSignal
 from tests.core.test_count import Small, images
 from tests.support.recipes import TRAINER, commands, image_training, recipe
 from timm_plugin.training.options import key_value

@@ -20,8 +20,8 @@ from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from fairseq.data.dictionary import Dictionary
 
 from tests.support import cli
+from tests.support.audio import tone
 from tests.support.recipes import RECIPES, recipe
-from tests.support.speech import tone
 
 SAID = {"19-198-0000": "NORTHANGER ABBEY", "19-198-0001": "THIS LITTLE WORK", "26-495-0000": "HE'S AT WORK"}
 

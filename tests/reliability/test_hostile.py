@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_plugin.repairs.checkpoints import load_safely
-from tests.fairseq.test_repairs_foreign import Pickled
+from fairseq_repairs.checkpoints import load_safely
+from tests.repairs.test_foreign import Pickled
 from tests.support import cli, warm
 from tests.support.image_training import SCRIPT, flags
 
@@ -31,7 +31,7 @@ HUB = "import fairseq.models.transformer as it; it.TransformerModel.from_pretrai
 EMA = "import fairseq.checkpoint_utils as it; it.load_ema_from_checkpoint('{file}')"
 # The commands of each module that reads a checkpoint, which is a file in a folder; `new` does not exist yet.
 FAIRSEQ = {
-    "fairseq_plugin/repairs/checkpoints.py": {
+    "fairseq_repairs/checkpoints.py": {
         "generate": "fairseq-generate {data} {host} --path {file}",
         "interactive": "fairseq-interactive {data} {host} --path {file}",
         "validate": "fairseq-validate {data} {host} --path {file} --batch-size 8",
@@ -61,7 +61,7 @@ IMAGES = {
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """Every call in the project's own modules, with the module."""
-    for package in ("fairseq_plugin", "timm_plugin", "recurrence", "recipes", "benchmarks"):
+    for package in ("fairseq_plugin", "fairseq_repairs", "timm_plugin", "recurrence", "recipes", "benchmarks"):
         for path in sorted((cli.REPOSITORY / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call):
@@ -72,7 +72,7 @@ def test_every_module_that_reads_checkpoints_is_tried():
     found = {module for module, call in calls() if ast.unparse(call.func).rpartition(".")[2] in READERS}
     scripts = {module for module in found if module.startswith("recipes/")}
     own = {"timm_plugin/repairs.py", "fairseq_plugin/compare.py"}  # the latter reads what its own runs have saved
-    assert found - own - scripts == {*FAIRSEQ, *IMAGES} - {"fairseq_plugin/repairs/checkpoints.py"}
+    assert found - own - scripts == {*FAIRSEQ, *IMAGES} - {"fairseq_repairs/checkpoints.py"}
     for script in scripts:  # what they read with is repaired
         assert re.search(r"^ *(import|from) (fairseq|timm)_plugin\b", (cli.REPOSITORY / script).read_text(), re.M), (
             script

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from fairseq_plugin.repairs.parallel import _free_port
+from fairseq_repairs.parallel import free_port
 from tests.support import warm
 from tests.support.image_training import SCRIPT, checkpoint, flags, table
 from tests.support.states import same_state
@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint_is_named_with_an_intact_one(images, straight, tmp_
 @pytest.mark.parametrize("theirs", ["nothing", "an older one"])
 def test_nodes_without_a_shared_folder_stop_with_a_line(images, straight, tmp_path, theirs):
     first, second = tmp_path / "first", tmp_path / "second"
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     shutil.copytree(straight, first)
     if theirs == "an older one":
         older = checkpoint(straight)

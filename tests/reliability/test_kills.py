@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from fairseq_plugin.repairs.checkpoints import load_safely
-from recurrence.files import damage
+from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.files import damage
 from tests.support import cli, warm
 from tests.support.states import same_runs
 

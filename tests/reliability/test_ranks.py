@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from fairseq_plugin.repairs.checkpoints import load_safely
-from fairseq_plugin.repairs.parallel import _free_port
+from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.parallel import free_port
 from tests.support import cli, warm
 from tests.support.states import same_runs
 
@@ -18,7 +18,7 @@ def ranks(corpus, folders, *flags) -> list[dict]:
     """One job per rank, as torchrun starts them; each saves to its own folder, which the others do not see."""
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(folders))}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(folders))}
     return [
         warm.training_job(
             corpus, ".", *INTERVAL, *cli.BACKEND, *flags, env={**meeting, "RANK": str(rank)}, cwd=str(folder)

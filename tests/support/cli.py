@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PLUGIN = REPOSITORY / "fairseq_plugin"
+PLUGIN, REPAIRS = REPOSITORY / "fairseq_plugin", REPOSITORY / "fairseq_repairs"
 SCRIPTS = Path(sys.executable).parent
 PROGRAMS = ("eval-lm", "generate", "interactive", "preprocess", "train", "validate", "hydra-train")  # of fairseq
 STAND_INS = ("python", "torchrun", *(f"fairseq-{name}" for name in PROGRAMS))
@@ -136,9 +136,9 @@ def two_nodes(*program, **options) -> list[str]:
         program: the program that torchrun starts, in one process per node.
         options: as of `run`, for both nodes.
     """
-    from fairseq_plugin.repairs.parallel import _free_port
+    from fairseq_repairs.parallel import free_port
 
-    meeting = ("--master_addr", "127.0.0.1", "--master_port", _free_port())
+    meeting = ("--master_addr", "127.0.0.1", "--master_port", free_port())
 
     def node(rank: int) -> str:
         sizes = ("--nnodes", "2", "--nproc_per_node", "1", "--node_rank", rank)

@@ -1,13 +1,10 @@
-"""Speech models: architectures, variants, fairseq's task, random frames, and audio files."""
+"""Speech models: architectures, variants, fairseq's task and random frames."""
 
 import functools
 import tempfile
-import zipfile
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
@@ -72,30 +69,3 @@ def collate_source(source: list[Tensor], left_pad: bool = False, extra: int = 0)
 
 rows = functools.partial(translation.rows, of_source=frames)
 collate = functools.partial(translation.collate, of_source=collate_source)
-
-
-# Audio
-
-
-def tone(frequency: float, seconds: float, rate: int) -> np.ndarray:
-    """A sine wave of amplitude 0.5: (samples,)."""
-    return 0.5 * np.sin(2 * np.pi * frequency * np.arange(int(seconds * rate)) / rate).astype(np.float32)
-
-
-def write_manifest(path: Path, rows: Iterable[tuple[object, int, str]]) -> None:
-    """Writes a set for speech_to_text: the place of each utterance, its number of frames and its text."""
-    lines = ["id\taudio\tn_frames\ttgt_text\tspeaker"]
-    lines += [f"{number}\t{place}\t{frames}\t{text}\tsomeone" for number, (place, frames, text) in enumerate(rows)]
-    path.write_text("".join(f"{line}\n" for line in lines))
-
-
-def stored_zip(path: Path, files: list[Path]) -> list[str]:
-    """Stores files in an uncompressed zip and returns their places, ZIP:OFFSET:LENGTH, as fairseq reads them."""
-    places = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for file in files:
-            archive.write(file, file.name)
-            entry = archive.getinfo(file.name)
-            start = entry.header_offset + 30 + len(file.name) + len(entry.extra)
-            places.append(f"{path}:{start}:{entry.file_size}")
-    return places

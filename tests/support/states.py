@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fairseq_plugin.repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli
 
 # Stored but not trained by fairseq 0.12.2's own transformer: copies of weights for torch's fast path, and an

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -10,15 +11,22 @@ from typing import Any
 
 import numpy as np
 import soundfile
+import torch
 from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import eval_lm, generate, interactive, preprocess, train, validate
 from omegaconf import DictConfig
+from torch import nn
 
-import fairseq_plugin  # noqa: F401  (repairs fairseq)
+import fairseq_repairs  # noqa: F401
 from tests.support import cli
-from tests.support.speech import tone, write_manifest
+from tests.support.audio import tone, write_manifest
 
 SENTENCES = {"train": 25, "valid": 9, "test": 11}  # none a multiple of 8
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -60,14 +68,18 @@ KINDS = {"s2t_transformer": "speech", "wav2vec2": "audio"}  # of data; the other
 TRANSLATING = ("transformer", "lstm", "fconv")
 
 
-def write_text(folder: Path) -> Path:
-    """Writes and binarises a small parallel corpus, and its English side alone (dict.txt)."""
+def write_raw_text(folder: Path) -> None:
+    """Writes a small parallel corpus."""
     chance = random.Random(0)
     for split, count in SENTENCES.items():
         source = [chance.choices(list(WORDS), k=chance.randint(1, 9)) for _ in range(count)]
         for language, lines in {"en": source, "de": [[WORDS[word] for word in line] for line in source]}.items():
-            text = "".join(" ".join(line) + "\n" for line in lines)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+            write_lines(folder / f"{split}.{language}", map(" ".join, lines))
+
+
+def write_text(folder: Path) -> Path:
+    """Writes and binarises a small parallel corpus, and its English side alone (dict.txt)."""
+    write_raw_text(folder)
     data = folder / "data"
     for flags, ending in ((("--source-lang=en", "--target-lang=de"), ""), (("--only-source",), ".en")):
         prefixes = [f"--{split}pref={folder / split}{ending}" for split in SENTENCES]
@@ -120,6 +132,11 @@ def forget_runs() -> None:
         vars(train.should_stop_early).pop(name, None)
 
 
+def arguments(*flags: str) -> Namespace:
+    """The options of a training as fairseq-train parses them."""
+    return options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", *flags])
+
+
 def training_options(model: str, data: Path, save_dir: Path, *flags: Any) -> DictConfig:
     """The options of a training as fairseq-train parses them."""
     words = [data, "--arch", model, "--save-dir", save_dir, "--cpu", "--num-workers", "0", "--max-tokens", "3000"]
@@ -127,6 +144,29 @@ def training_options(model: str, data: Path, save_dir: Path, *flags: Any) -> Dic
     words += [*MODELS[model], *flags]
     args = options.parse_args_and_arch(options.get_training_parser(), list(map(str, words)))
     return convert_namespace_to_omegaconf(args)
+
+
+def dictionary(symbols: int) -> Dictionary:
+    """A dictionary of so many symbols, the special ones among them."""
+    found = Dictionary()
+    for number in range(found.nspecial, symbols):
+        found.add_symbol(f"word{number}")
+    return found
+
+
+def built(model: str, words: Dictionary, *flags: str) -> BaseFairseqModel:
+    """A tiny model of fairseq with large random matrices, so that what it predicts depends on the context."""
+    cfg = convert_namespace_to_omegaconf(arguments(model, *MODELS[model], *flags))
+    if model == "transformer_lm":
+        task: FairseqTask = LanguageModelingTask(cfg.task, words)
+    else:
+        task = TranslationTask(cfg.task, words, words)
+    torch.manual_seed(0)
+    found = task.build_model(cfg.model).eval()
+    for parameter in found.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter)
+    return found
 
 
 def run_training(model: str, data: Path, save_dir: Path, *flags: Any) -> Path:

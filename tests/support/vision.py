@@ -30,7 +30,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "owf, average": ("owf_vit", dict(global_pool="avg")),
     "plain, no positions": ("plain_vit", dict(pos_embed="none", global_pool="avgmax")),
     "uit, any order": ("uit", dict(order=(0, 1, 1, 2, 1))),
-    "deit, low-rank terms": ("recursive_deit_tiny", dict(residual_rank=3)),
     "deit, any order": ("recursive_deit_tiny", dict(order=(0, 1, 1, 1, 2), nll=True, lrc=True)),
     "deit, external loops": ("recursive_deit_tiny", dict(loops=3, loop_order="external")),
     "deit, external loops with NLL": ("recursive_deit_tiny", dict(loop_order="external", nll=True)),

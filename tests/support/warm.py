@@ -211,8 +211,9 @@ def command(first: str, *words: str) -> int:
     sys.argv = [first, *(words[1:] if first in ("-m", "-c") else words)]
     sys.excepthook = sys.__excepthook__  # on Python 3.10, pytest's exceptiongroup has replaced it
     of_timm = first == "-m" and words[0].startswith("timm_plugin.")  # its own process would not import the repairs
-    if "fairseq_plugin" in sys.modules and not of_timm:  # they depend on the command
-        sys.modules["fairseq_plugin.repairs"].apply()
+    if "fairseq_repairs" in sys.modules and not of_timm:  # these depend on the command
+        sys.modules["fairseq_repairs.commands"].restore_cli_logging()
+        sys.modules["fairseq_repairs.messages"].print_errors_in_one_line()
     try:
         if first == "-c":
             sys.path.insert(0, "")

@@ -1,0 +1,181 @@
+"""Speech: reads audio files without torchaudio, and rejects files that would be misread silently."""
+
+import functools
+import io
+import logging
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data.audio import audio_utils, speech_to_text_dataset
+from fairseq.models.speech_to_text.hub_interface import S2THubInterface
+from fairseq.tasks import speech_to_text
+from torch import Tensor
+
+from fairseq_repairs.replace import instead
+
+logger = logging.getLogger(__name__)
+
+STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
+WARNED: set[int] = set()  # rates
+UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
+
+
+@functools.lru_cache
+def torchaudio_works() -> bool:
+    """Whether the part of torchaudio that fairseq calls can be imported."""
+    try:
+        from torchaudio.sox_effects import apply_effects_tensor  # noqa: F401
+    except (ImportError, OSError, RuntimeError):  # RuntimeError: built for another CUDA than torch
+        return False
+    return True
+
+
+@instead(audio_utils, "convert_waveform")
+def convert_without_torchaudio(
+    convert: Callable,
+    waveform: np.ndarray | Tensor,
+    sample_rate: int,
+    normalize_volume: bool = False,
+    to_mono: bool = False,
+    to_sample_rate: int | None = None,
+) -> tuple[np.ndarray | Tensor, int]:
+    """Changes rate, channels and volume without torchaudio; fairseq imports a part of it that later versions lack.
+
+    (channels, samples) -> (channels, samples) of the same type, and the new rate, which scipy makes.
+    """
+    if torchaudio_works():
+        return convert(waveform, sample_rate, normalize_volume, to_mono, to_sample_rate)
+    from scipy.signal import resample_poly
+
+    rate = to_sample_rate or sample_rate
+    x = np.asarray(waveform, dtype=np.float32)
+    if normalize_volume and x.size:
+        x = x / max(np.abs(x).max(), np.finfo(np.float32).tiny)
+    if sample_rate != rate:
+        divisor = math.gcd(sample_rate, rate)
+        x = resample_poly(x, rate // divisor, sample_rate // divisor, axis=1).astype(np.float32)
+    if to_mono and len(x) > 1:
+        x = x.mean(axis=0, keepdims=True)
+    return (x if isinstance(waveform, np.ndarray) else torch.from_numpy(x)), rate
+
+
+@instead(audio_utils, "_get_torchaudio_fbank")
+def compute_filterbank_without_torchaudio(fbank: Callable, *args, **kwargs) -> np.ndarray:
+    """Computes Kaldi's filterbank without torchaudio, of which fairseq calls a part that later versions lack."""
+    return (fbank if torchaudio_works() else filterbank)(*args, **kwargs)
+
+
+def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.ndarray:
+    """Kaldi's log mel filterbank, by kaldi-native-fbank.
+
+    Povey windows of 25 ms every 10 ms, pre-emphasis 0.97, mel bands from 20 Hz to half the rate, natural logarithm.
+
+    Args:
+        waveform: (1, samples), 16-bit numbers as floats.
+        sample_rate: samples per second.
+        n_bins: mel bands.
+
+    Returns:
+        (frames, n_bins) float32; the last, incomplete window is dropped.
+    """
+    from kaldi_native_fbank import FbankOptions, OnlineFbank
+
+    options = FbankOptions()
+    options.frame_opts.samp_freq, options.frame_opts.dither = sample_rate, 0.0
+    options.mel_opts.num_bins = n_bins
+    kaldi = OnlineFbank(options)
+    kaldi.accept_waveform(sample_rate, waveform[0].astype(np.float32))
+    kaldi.input_finished()
+    frames = [kaldi.get_frame(number) for number in range(kaldi.num_frames_ready)]
+    return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
+
+
+@instead(S2THubInterface, "get_model_input")
+def read_files_in_hub_interface(
+    read: Callable, kind: type, task: speech_to_text.SpeechToTextTask, audio: str | Tensor
+) -> dict[str, Any]:
+    """Lets the hub interface of speech transcribe a file (`predict`) that is read as filterbanks.
+
+    fairseq does not know `fbank80`, its default for `input_type`, and calls a method of tensors on the array that
+    `fbank80_w_utt_cmvn` gives. The file is read as fairseq-interactive reads it, with the transforms of the data's
+    configuration.
+    """
+    if not isinstance(audio, str) or not task.data_cfg.hub.get("input_type", "fbank80").startswith("fbank80"):
+        return read(kind, task, audio)
+    file = task.build_dataset_for_inference([audio], [1])
+    return file.collater([file[0]])
+
+
+class AudioError(ValueError, OSError):
+    """A file that cannot be read as speech; fairseq raises either error."""
+
+
+@instead((audio_utils, speech_to_text_dataset, speech_to_text), "get_features_or_waveform")
+def reject_bad_audio(
+    read: Callable, path: str, need_waveform: bool = False, use_sample_rate: int | None = None, *args, **kwargs
+) -> np.ndarray:
+    """Rejects by name a file that is unreadable, truncated or empty, and warns of another rate than the configured one.
+
+    fairseq computes filterbanks at any rate, so features of files with different rates differ, and reads a truncated
+    file as a shorter one.
+    """
+    try:
+        if not os.path.exists(audio_utils.parse_path(path)[0]):
+            raise FileNotFoundError("no such file")
+        if use_sample_rate is not None and not need_waveform:
+            _check_rate(path, use_sample_rate)
+        _reject_truncated(path)
+        found = read(path, need_waveform, use_sample_rate, *args, **kwargs)
+    except UNREADABLE as error:
+        reason = getattr(error, "error_string", str(error))  # of soundfile's errors, which name the file, too
+        raise AudioError(f"{path}: cannot be read as speech: {reason or type(error).__name__}") from error
+    if not found.size:
+        raise AudioError(
+            f"{path}: an array of shape {found.shape}: must not be empty (audio of less than 25 ms has no features)"
+        )
+    return found
+
+
+def _reject_truncated(path: str) -> None:
+    """Raises ValueError for a WAV file with fewer samples than its header says."""
+    name, place = audio_utils.parse_path(path)
+    if place or not os.path.isfile(name):
+        return  # the zip reader checks the length of its parts
+    with open(name, "rb") as file:
+        if file.read(4) != b"RIFF":
+            return
+        file.seek(12)
+        while len(header := file.read(8)) == 8:
+            size = int.from_bytes(header[4:], "little")
+            left = os.path.getsize(name) - file.tell()
+            if header[:4] == b"data":
+                if left < size < STREAMED:
+                    raise ValueError(f"truncated: has {left:,} of {size:,} bytes of samples")
+                return
+            file.seek(size + size % 2, os.SEEK_CUR)
+
+
+def _check_rate(path: str, expected: int) -> None:
+    """Warns of the first file of each rate that is not the expected one."""
+    rate = _rate(path)
+    if rate not in (None, expected, *WARNED):
+        WARNED.add(rate)
+        logger.warning(
+            f"{path}: {rate} samples per second, not use_sample_rate={expected} as in the data's configuration (or by "
+            "default): features of different rates do not fit together"
+        )
+
+
+def _rate(path: str) -> int | None:
+    """Samples per second of an audio file or a part of a stored zip; None for features."""
+    import soundfile
+
+    name, place = audio_utils.parse_path(path)
+    if not place:
+        return None if name.endswith(".npy") else soundfile.info(name).samplerate
+    data = audio_utils.read_from_stored_zip(name, *place)
+    return soundfile.info(io.BytesIO(data)).samplerate if audio_utils.is_sf_audio_data(data) else None

@@ -1,0 +1,203 @@
+"""Loading checkpoints under torch's safe loader, which allows the types in fairseq's own files and no others."""
+
+import argparse
+import collections
+import contextlib
+import pickle
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import omegaconf
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.distributed import utils as distributed_utils
+from fairseq.models.ema.ema import EMA
+from fairseq.trainer import Trainer
+from omegaconf.base import ContainerMetadata, Metadata
+from omegaconf.nodes import AnyNode
+
+from fairseq_repairs.files import damage
+from fairseq_repairs.replace import after, at_once, instead
+
+_rebuild_array = np.empty(0).__reduce__()[0]
+
+# The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
+# counts as arrays (int64 on one rank, float64 on several). numpy 1 and numpy 2 pickle the rebuild function under
+# different names.
+CHECKPOINT_TYPES = (
+    argparse.Namespace,
+    Dictionary,
+    np.ndarray,
+    np.dtype,
+    np.dtypes.Int64DType,
+    np.dtypes.Float64DType,
+    (_rebuild_array, "numpy.core.multiarray._reconstruct"),
+    (_rebuild_array, "numpy._core.multiarray._reconstruct"),
+)
+
+# The types in the message with which rank 0 sends a checkpoint to the others: by then, the configuration is an
+# omegaconf object, and each tensor is replaced by a placeholder.
+BROADCAST_TYPES = (
+    dict,
+    list,
+    int,
+    collections.defaultdict,
+    typing.Any,
+    omegaconf.DictConfig,
+    omegaconf.ListConfig,
+    AnyNode,
+    ContainerMetadata,
+    Metadata,
+    distributed_utils._TensorPlaceholder,
+)
+
+MARKS = "_metadata"  # the attribute in which torch's state dicts have what each module notes
+
+
+class CheckpointError(ValueError, pickle.UnpicklingError):
+    """A file that is not an intact fairseq checkpoint, or refers to a type that those never hold."""
+
+
+@at_once
+def allow_checkpoint_types() -> None:
+    """Lets torch's safe loader read the types in fairseq's own checkpoints (`CHECKPOINT_TYPES`)."""
+    torch.serialization.add_safe_globals(list(CHECKPOINT_TYPES))
+
+
+@instead(distributed_utils, "_broadcast_object_slow")
+def allow_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
+    """Lets ranks receive a checkpoint from rank 0 when training resumes.
+
+    `BROADCAST_TYPES` are allowed while such a message is read, but not in files.
+    """
+    with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
+        return broadcast(*args, **kwargs)
+
+
+@instead(distributed_utils, "_split_tensors_from_obj")
+def send_marks(split: Callable, sent: Any, tensors: list) -> Any:
+    """Sends what the modules of a state dict note beside their tensors, such as versions; fairseq forgets it."""
+    found = split(sent, tensors)
+    if isinstance(sent, collections.OrderedDict) and hasattr(sent, MARKS):
+        found[MARKS] = dict(getattr(sent, MARKS))
+    return found
+
+
+@instead(distributed_utils, "_put_tensors_in_obj")
+def receive_marks(put: Callable, received: Any, tensors: list) -> Any:
+    """Attaches what :func:`send_marks` sends."""
+    found = put(received, tensors)
+    if isinstance(found, dict) and MARKS in found:
+        found = collections.OrderedDict(found)
+        setattr(found, MARKS, found.pop(MARKS))
+    return found
+
+
+@instead(checkpoint_utils, "load_checkpoint_to_cpu", "load_ema_from_checkpoint")
+def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> Any:
+    """Names the file and the type when the safe loader rejects a checkpoint, instead of advising to trust it."""
+    with _explained(path):
+        return load(path, *args, **kwargs)
+
+
+@after(Trainer, "state_dict")
+def save_task_state(state: dict[str, Any], trainer: Trainer) -> None:
+    """Saves a task's state where :func:`restore_task_state` finds it."""
+    state["extra_state"]["task_state"] = state["task_state"]
+
+
+@after(Trainer, "load_checkpoint")
+def restore_task_state(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> None:
+    """Restores a task's state when training resumes; fairseq saves it, but only reads it for inference."""
+    if extra is not None and "task_state" in extra and not reset_optimizer:  # as in fine-tuning, with other data
+        trainer.task.load_state_dict(extra["task_state"])
+
+
+def load_safely(path: str | Path) -> dict[str, Any]:
+    """Reads a checkpoint as it was written, with its tensors on the CPU.
+
+    Raises:
+        CheckpointError: naming the file, and the type if that is not allowed.
+    """
+    with _explained(path):
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+            raise TypeError("has no state dict under model")
+        return state
+
+
+@contextlib.contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    """Turns the safe loader's errors into a CheckpointError that names the file."""
+    # Allow the types again: leaving torch's safe_globals disallows its types even if they were allowed before, and timm
+    # uses it for argparse.Namespace whenever it reads a checkpoint.
+    allow_checkpoint_types()
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(_explanation(path, str(error))) from None
+    except (EOFError, KeyError, RuntimeError, TypeError) as error:
+        wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
+        if wrong is not None:
+            raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
+        raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
+
+
+def _explanation(path: str | Path, error: str) -> str:
+    rejected = re.search(r"GLOBAL (\S+)", error)
+    if rejected is None:
+        return f"{path}: not a checkpoint that can be read safely; nothing in it was run"
+    return (
+        f"{path}: rejected, because it refers to {rejected[1]}, which fairseq's own checkpoints never hold; nothing in "
+        "it was run. Reading an untrusted file can run any code, so do not load this one unless you know why that name "
+        "is there."
+    )
+
+
+@instead(EMA, "restore")
+def average_adaptive_softmax(restore: Callable, ema: EMA, state_dict: dict, *args, **kwargs) -> None:
+    """Lets `--store-ema` average a model with an adaptive softmax.
+
+    fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
+    supported".
+    """
+    versions = {key: tensor for key, tensor in ema.model.state_dict().items() if "version" in key}
+    restore(ema, {**versions, **state_dict}, *args, **kwargs)
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def begin_average_with_weights(state: dict[str, Any], *args, **kwargs) -> None:
+    """Lets `--store-ema` begin from a checkpoint without an average, with its weights; fairseq stops (KeyError)."""
+    if isinstance(state.get("extra_state"), dict):
+        state["extra_state"].setdefault("ema", state.get("model"))
+
+
+@after(Trainer, "load_checkpoint")
+def release_weights(extra: dict[str, Any] | None, *args, **kwargs) -> None:
+    """Forgets the weights that :func:`begin_average_with_weights` offers; fairseq-train would keep them to its end."""
+    if extra is not None:
+        extra.pop("ema", None)
+
+
+@instead(Trainer, "load_checkpoint")
+def explain_state_of_other_parameters(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    """Names the options with which training resumes with other parameters, such as those of another depth.
+
+    torch rejects the optimizer's state in words that name neither the file nor a way out.
+    """
+    try:
+        return load(trainer, filename, *args, **kwargs)
+    except ValueError as error:
+        if "loaded state dict contains a parameter group" not in str(error):
+            raise
+        raise ValueError(
+            f"{filename}: its optimizer state belongs to other parameters, such as those of another depth or order; "
+            "use --reset-optimizer or --finetune-from-model"
+        ) from error

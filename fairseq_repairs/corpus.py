@@ -1,0 +1,141 @@
+"""Corpora: with two sides of equal length, and numbered by the model's dictionary."""
+
+import contextlib
+import hashlib
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
+
+from fairseq_repairs.ranges import check_ranges
+from fairseq_repairs.replace import after, before
+
+logger = logging.getLogger(__name__)
+
+CORPUS_SIDES = ("source", "target")
+DIGESTS = "dictionaries"  # their key in a checkpoint
+LOADED: list[tuple[str, dict[str, list]]] = []  # path and digests of each checkpoint that is being loaded
+
+
+@before("fairseq_cli.preprocess", "main")
+def reject_unequal_sides(args: Namespace) -> None:
+    """Lets fairseq-preprocess reject sides of unequal length, missing sides and empty training sets.
+
+    fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
+    """
+    check_ranges(args)
+    languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
+    for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
+        given = getattr(args, option) or ""
+        for prefix in [given] if option == "trainpref" else given.split(","):  # of a training set, there is just one
+            if prefix:
+                _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
+
+
+def _check_sides(option: str, paths: list[str]) -> None:
+    counts = {}
+    for path in paths:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"--{option}: {path}: no such file")
+        with open(path, "rb") as file:
+            counts[path] = sum(1 for _ in file)
+    found = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"--{option}: {found}: both sides must have the same number")
+    if option == "trainpref" and not all(counts.values()):
+        raise ValueError(f"--{option}: {found}: must have at least one")
+
+
+@after(Trainer, "state_dict")
+def store_dictionary_digests(state: dict[str, Any], trainer: Trainer) -> None:
+    """Stores digests of the dictionaries in every checkpoint, for :func:`require_same_dictionaries`."""
+    state[DIGESTS] = digests(trainer.task)
+
+
+@before(checkpoint_utils, "load_model_ensemble_and_task")
+@before(Trainer, "load_checkpoint")
+def forget_digests(*args, **kwargs) -> None:
+    """Forgets the digests of checkpoints that were loaded before."""
+    LOADED.clear()
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def note_digests(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
+    """Notes the digests of a checkpoint that is being loaded."""
+    if DIGESTS in state:
+        LOADED.append((str(path), state[DIGESTS]))
+
+
+@after(checkpoint_utils, "load_model_ensemble_and_task")
+def require_same_dictionaries(loaded: tuple[list, Any, FairseqTask], filenames, overrides=None, task=None, *args, **kw):
+    """Rejects a checkpoint whose digests are not those of the data's dictionaries.
+
+    fairseq accepts any dictionary of the right length; in another order, it makes the model produce wrong words.
+    Without a given task, the data are those of an ensemble's first model.
+    """
+    differing = _differing(loaded[-1], LOADED if task is not None else LOADED[:1])
+    if differing:
+        raise ValueError(differing)
+
+
+@after(Trainer, "load_checkpoint")
+def resume_with_same_dictionaries(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> None:
+    """The same for a training that resumes; where the optimizer does not, as in fine-tuning, a warning is enough."""
+    differing = _differing(trainer.task, LOADED)
+    if differing and not reset_optimizer:
+        raise ValueError(differing)
+    if differing:
+        logger.warning(differing)
+
+
+@before(SequenceGenerator, "__init__")
+def require_same_symbols_of_fusion(search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, **kwargs) -> None:
+    """Rejects a language model (`--lm-path`) whose dictionary is not that of the target.
+
+    fairseq adds up the scores of symbols that only have the same number.
+    """
+    known = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
+    if known != tgt_dict:
+        raise ValueError("--lm-path: the data's dict.txt, which numbers its symbols, must be the target's dictionary")
+
+
+def digests(task: FairseqTask) -> dict[str, list]:
+    """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries, by its side or language."""
+    found = {}
+    for name, dictionary in _dictionaries(task):
+        if isinstance(dictionary, Dictionary):
+            symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
+            found[name] = [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
+    return found
+
+
+def _dictionaries(task: FairseqTask) -> Iterator[tuple[str, Any]]:
+    """A multilingual task's dictionaries by language: the languages of its two sides change. Otherwise by side."""
+    if isinstance(languages := getattr(task, "dicts", None), dict):
+        yield from languages.items()
+        return
+    for side in CORPUS_SIDES:
+        with contextlib.suppress(NotImplementedError):  # raised by fairseq's tasks without such a dictionary
+            yield side, getattr(task, f"{side}_dictionary", None)
+
+
+def _differing(task: FairseqTask, loaded: list[tuple[str, dict[str, list]]]) -> str | None:
+    """Names a dictionary of a checkpoint's length, but with other symbols or in another order."""
+    ours = digests(task)
+    for path, theirs in loaded:
+        for name in sorted(ours.keys() & theirs.keys()):
+            if ours[name][0] == theirs[name][0] and ours[name] != theirs[name]:
+                return (
+                    f"{path}: was trained with another {name} dictionary than that of the data: of equal length, but "
+                    "with other symbols or in another order"
+                )
+    return None

@@ -1,0 +1,78 @@
+"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.modules import transformer_layer
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import DiverseBeamSearch
+from torch import Tensor, nn
+
+from fairseq_repairs.replace import after, at_once, instead
+
+
+def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+    """Sets to -inf, in place, every next token that would complete an n-gram that the hypothesis already contains.
+
+    Where nothing else is possible, because a prefix gives the token, it stays possible: fairseq's search fails without
+    one.
+
+    Args:
+        tokens: (B x beam, at least `step + 1`) symbols so far, including the first end-of-sentence, then padding.
+        lprobs: (B x beam, symbols) log-probabilities of the next token.
+        bsz: B.
+        beam_size: hypotheses per sentence.
+        step: number of symbols so far, not counting the first end-of-sentence.
+    """
+    n = self.no_repeat_ngram_size
+    prefix = tokens[:, 1 if n == 1 else 0 : step + 1]
+    if prefix.size(1) >= n:
+        ngrams = prefix.unfold(1, n, 1)  # (rows, n-grams, n)
+        last_words = prefix[:, prefix.size(1) - n + 1 :]
+        repeats = (ngrams[:, :, :-1] == last_words.unsqueeze(1)).all(-1)
+        banned = torch.zeros_like(lprobs).scatter_add_(1, ngrams[:, :, -1], repeats.to(lprobs)) > 0
+        forced = lprobs.masked_fill(banned, float("-inf")).isneginf().all(-1, keepdim=True)
+        lprobs.masked_fill_(banned & ~forced, float("-inf"))
+    return lprobs
+
+
+@at_once
+def block_repeated_ngrams() -> None:
+    """Makes `--no-repeat-ngram-size` work: without its CUDA extension, fairseq compares the padding after the text.
+
+    Works for sizes >= 1. The end-of-sentence symbol at the start of a hypothesis does not count as a repeated word.
+    """
+    lprobs = torch.zeros(1, 8)
+    hypothesis = torch.tensor([[2, 5, 6, 5, 1, 1]])  # "5 6 5" and then padding: 6 must be banned
+    block = NGramRepeatBlock(2, use_extension=False)
+    block._no_repeat_ngram(hypothesis, lprobs, bsz=1, beam_size=1, step=3)
+    if torch.isfinite(lprobs[0, 6]):
+        NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
+
+
+@instead(DiverseBeamSearch, "step")
+def keep_overlaps_of_each_sentence(
+    advance: Callable, search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
+) -> Any:
+    """Lets `--diverse-beam-groups` look up what the groups of a sentence share by its place in the batch.
+
+    fairseq looks it up by the sentence's number in the corpus: an IndexError, or that of another sentence.
+    """
+    if step == 0:
+        search.sentences = sentences
+    elif sentences is not None:
+        sentences = (sentences[:, None] == search.sentences).int().argmax(1)
+    return advance(search, step, lprobs, scores, prefixes, sentences)
+
+
+LAYER = transformer_layer.TransformerEncoderLayerBase
+
+
+@after(LAYER, "__init__", where="_transformer_encoder_layer_fwd" in LAYER.forward.__code__.co_names)
+def disable_encoder_fast_path(built: None, layer: nn.Module, *args, **kwargs) -> None:
+    """Keeps fairseq 0.12.2's encoder from calling a private operator of torch 1.12 whose arguments have changed.
+
+    Every torch since has the later operator ("Mask Type should be defined"); fairseq's main branch no longer calls it.
+    """
+    layer.can_use_fastpath = False

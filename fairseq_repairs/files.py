@@ -1,0 +1,73 @@
+"""Writing files so that a kill or a full disk leaves the old one, and finding damaged ones."""
+
+import contextlib
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+class PartialFile:
+    """A file being written that keeps the error of a failed write, which torch discards."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Writes bytes and returns how many; raises OSError if that fails, and keeps it in `error`."""
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        """Hands what is buffered to the operating system."""
+        self.file.flush()
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[PartialFile]:
+    """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
+
+    Raises:
+        OSError: the cause of a failed write, whatever it became on its way.
+    """
+    temporary, part = f"{path}.tmp", None
+    try:
+        if os.path.lexists(temporary):  # of a killed run, or a link, through which nothing is written
+            os.remove(temporary)
+        with open(temporary, "xb") as file:
+            part = PartialFile(file)
+            yield part
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if part is not None and part.error is not None:
+            raise part.error from error
+        raise
+
+
+def damage(path: str | Path) -> str | None:
+    """What is wrong with a checkpoint's file; None if it is intact, or too old to have checksums.
+
+    torch writes checksums but does not check them.
+    """
+    size = os.path.getsize(path)
+    if not size:
+        return "empty"
+    with open(path, "rb") as file:
+        if file.read(1) == pickle.PROTO:  # torch's format before 1.6 has no checksums
+            return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = archive.testzip()
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
+        return f"truncated after {size:,} bytes ({error})"
+    return f"damaged in {record}" if record else None

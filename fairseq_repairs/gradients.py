@@ -1,0 +1,71 @@
+"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from torch import Tensor
+
+from fairseq_repairs.replace import after, instead
+
+
+@instead(utils, "clip_grad_norm_")
+def clip_gradients_on_cpu(
+    clip: Callable, params: Tensor | Iterable[Tensor], max_norm: float, aggregate_norm_fn: Callable | None = None
+) -> Tensor:
+    """Lets `--cpu` clip gradients on a machine with a GPU.
+
+    If there is a GPU, fairseq sums the norms on it and then cannot scale gradients on the CPU by the sum.
+    """
+    params = [params] if isinstance(params, Tensor) else list(params)
+    grads = [param.grad.detach() for param in params if getattr(param, "grad", None) is not None]
+    experts = any(hasattr(param, "expert") for param in params)
+    if len(grads) < 2 or experts or any(grad.device.type != "cpu" for grad in grads):
+        return clip(params, max_norm, aggregate_norm_fn)
+    norm = torch.norm(torch.stack([torch.norm(grad, p=2, dtype=torch.float32) for grad in grads]))
+    if aggregate_norm_fn is not None:
+        norm = aggregate_norm_fn(norm)
+    if max_norm > 0:
+        torch._foreach_mul_(grads, (float(max_norm) / (norm + 1e-6)).clamp_(max=1))
+    return norm
+
+
+@instead(AMPOptimizer, "step")
+def unscale_gradients_once(step: Callable, optimizer: AMPOptimizer) -> None:
+    """Lets `--amp` divide the gradients by the loss scale once.
+
+    fairseq unscales the gradients of the inner optimizer before it clips them, but then steps with its wrapper, for
+    which torch's scaler unscales them again. Updates then become smaller and smaller as the scale grows.
+    """
+    optimizer.scaler.step(optimizer.optimizer)
+    optimizer.scaler.update()
+
+
+@after(AMPOptimizer, "__init__")
+def grow_scale_by_its_own_option(built: None, optimizer: AMPOptimizer, cfg: Any, *args, **kwargs) -> None:
+    """Lets `--amp-scale-window` set after how many updates the scale doubles; fairseq takes `--amp-init-scale`."""
+    window = getattr(cfg.common, "amp_scale_window", None)
+    if window is not None:
+        optimizer.scaler.set_growth_interval(window)
+
+
+@instead(AdaptiveLoss, "forward")
+def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, model: Any, *args, **kwargs) -> tuple:
+    """Lets `adaptive_loss` count the second symbol of each later band, which fairseq neither trains nor validates.
+
+    Symbols are numbered anew in each band, and fairseq ignores the number of the padding in all of them.
+    """
+    first = criterion.padding_idx + 1
+
+    def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:
+        logits, targets = output
+        for band, inside in list(enumerate(targets))[1:]:
+            if inside is not None and (inside == criterion.padding_idx).any():
+                logits[band], targets[band] = F.pad(logits[band], (first, 0), value=float("-inf")), inside + first
+
+    with model.decoder.adaptive_softmax.register_forward_hook(move):
+        return forward(criterion, model, *args, **kwargs)

@@ -1,0 +1,156 @@
+"""fairseq-interactive and the hub interface: one translation per line, and warnings about unreadable text."""
+
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+import torch
+from fairseq import file_utils
+from fairseq.data import Dictionary
+from fairseq.hub_utils import GeneratorHubInterface
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from fairseq.token_generation_constraints import pack_constraints
+from torch import Tensor
+
+from fairseq_repairs.replace import after, instead
+
+logger = logging.getLogger(__name__)
+OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
+
+
+@instead("fairseq_cli.interactive", "buffered_read")
+def read_undecodable_bytes(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Reads bytes that are not UTF-8 as U+FFFD; fairseq exits at the first one, and the remaining lines are lost."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", errors="replace") as file:
+        lines = map(str.strip, file)
+        yield from iter(lambda: list(islice(lines, buffer_size)), [])
+
+
+@instead("fairseq_cli.interactive", "make_batches")
+def answer_every_line(
+    batch: Callable, lines: list[str], cfg: Any, task: FairseqTask, max_positions: Any, encode_fn: Callable
+) -> Iterator[Any]:
+    """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
+
+    fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
+    language model reads such a line as an empty prompt.
+    """
+    from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
+
+    if cfg.generation.lm_path:
+        raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
+    if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
+        prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
+        yield from batch(prompts, cfg, task, max_positions, encode_fn)
+        return
+    # With --constraints, words that the translation must contain follow the source after a tab.
+    texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
+    readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
+    if readable:
+        for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+            yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
+    empty = sorted(set(range(len(lines))) - set(readable))
+    if empty:
+        tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
+        constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
+        yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
+
+
+@instead((FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask), "inference_step")
+def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
+    """Translates an empty source into an empty target; fairseq's search makes up a translation.
+
+    References are scored as they are (`--score-reference`), and so are sources of which the text is only a part.
+    """
+    tokens = sample["net_input"].get("src_tokens")
+    text_only = sample["net_input"].keys() <= OF_TEXT and isinstance(tokens, Tensor) and tokens.dim() == 2
+    if not text_only or tokens.is_floating_point() or isinstance(generator, SequenceScorer):
+        return step(task, generator, models, sample, *args, **kwargs)
+    eos, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
+    blank = ((tokens == eos) | (tokens == pad) | (tokens == _language_of(task, eos))).all(1).tolist()
+    if all(blank):
+        return [[_empty_hypothesis(eos)] for _ in blank]
+    found = step(task, generator, models, sample, *args, **kwargs)
+    return [[_empty_hypothesis(eos)] if empty else hypotheses for empty, hypotheses in zip(blank, found)]
+
+
+def _language_of(task: FairseqTask, eos: int) -> int:
+    """The symbol of a language that `--encoder-langtok` adds to a source or ends it with; `eos` if there is none."""
+    if isinstance(task, MultilingualTranslationTask) and task.args.encoder_langtok:
+        return task.get_encoder_langtok(task.args.source_lang, task.args.target_lang)
+    if not isinstance(task, TranslationMultiSimpleEpochTask):
+        return eos
+    of_source, _ = task.args.langtoks["main"]
+    found = task.data_manager.get_encoder_langtok(task.args.source_lang, task.args.target_lang, of_source)
+    return eos if found is None else found
+
+
+def _empty_hypothesis(eos: int) -> dict[str, Any]:
+    """An empty hypothesis as fairseq's searches return it, the one that refines a translation in steps, too."""
+    scores = dict(score=torch.tensor(0.0), positional_scores=torch.zeros(1))
+    return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], steps=0, history=[], **scores)
+
+
+def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+    """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
+    if not text:
+        return False
+    most = _longest_source(max_positions)
+    try:
+        (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
+    except (OSError, RuntimeError, ValueError) as error:
+        named = str(error).startswith(text)  # by the error of an audio file
+        logger.warning(f"{error if named else f'{text[:80]}: {error}'}: left empty")
+        return False
+    if most is not None and length > most:
+        logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")
+    warn_of_unknown_words(text, tokens, task.source_dictionary)
+    return most is None or length <= most
+
+
+def _longest_source(max_positions: Any) -> int | None:
+    """The source's part of a task's and models' positions; of a multilingual task, the largest of its pairs'."""
+    if isinstance(max_positions, dict):
+        return max(filter(None, map(_longest_source, max_positions.values())), default=None)
+    return max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
+
+
+@after(GeneratorHubInterface, "binarize")
+def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
+    """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
+    warn_of_unknown_words(sentence, tokens, interface.src_dict)
+
+
+@after(file_utils, "load_archive_file")
+def name_missing_folders(found: str | None, name: str) -> None:
+    """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
+    if found is None:
+        raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
+
+
+def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:
+    """Warns if more than half of a sentence is unknown: a sign of unsegmented text, whose translation would be wrong.
+
+    Args:
+        text: the sentence as it was typed.
+        tokens: (T,) its symbols and the end of the sentence, or frames of speech (frames, features).
+        dictionary: the source dictionary; None for speech.
+    """
+    if dictionary is None or tokens.dim() != 1 or tokens.is_floating_point():
+        return
+    unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
+    if 2 * unknown > words:
+        logger.warning(
+            f"{text[:80]}: {unknown} of {words} symbols are unknown: segment the text as for training "
+            "(--bpe sentencepiece --sentencepiece-model FILE, or bpe=..., sentencepiece_model=...)"
+        )

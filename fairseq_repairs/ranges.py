@@ -1,0 +1,75 @@
+"""Rejects values on which fairseq fails by the option's name, before any work."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import options
+from fairseq.trainer import Trainer
+
+from fairseq_repairs.foreign import literal
+from fairseq_repairs.replace import after, before, in_groups
+
+POSITIVE = (lambda value: value >= 1, "must be >= 1")
+
+
+def _value(given: Any) -> Any:
+    return literal(given) if isinstance(given, str) else given
+
+
+# Values that break a rule fail in fairseq. Others, for example --clip-norm -1 and --batch-size 0, mean no limit there.
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(["max_tokens", "beam", "workers", "tokens_per_sample"], POSITIVE),
+    "nbest": (lambda value: value != 0, "must not be 0"),
+    "num_workers": (lambda value: value >= 0, "must be >= 0"),
+    "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),
+    "label_smoothing": (lambda value: not math.isnan(value), "must be a number"),
+    "adam_betas": (lambda betas: len(_value(betas)) == 2, "must be two numbers, such as (0.9, 0.98)"),
+    **dict.fromkeys(
+        ["model_overrides", "optimizer_overrides"],
+        (lambda given: isinstance(_value(given), dict), "must be a dictionary of literals"),
+    ),
+    **dict.fromkeys(
+        ["eval_bleu_args", "eval_bleu_detok_args"],
+        (lambda text: isinstance(json.loads(text), dict), 'must be JSON, such as {"beam": 4}'),
+    ),
+}
+
+
+@after(options, "parse_args_and_arch")
+def require_values_in_range(parsed: Any, *unused, **other) -> None:
+    """Rejects values outside their range (`RULES`) by the option's name.
+
+    fairseq divides by zero, names no option, or fails after the first epoch.
+    """
+    check_ranges(parsed[0] if isinstance(parsed, tuple) else parsed)
+
+
+@before(Trainer, "__init__")
+def require_configured_values_in_range(self, cfg: Any, *unused, **other) -> None:
+    """The same for fairseq-hydra-train, which parses no arguments."""
+    for group in in_groups(cfg).values():
+        check_ranges(group)
+
+
+def check_ranges(args: Any) -> None:
+    """Raises ValueError for an option that breaks its rule; missing options and None break none."""
+    for name, (holds, rule) in RULES.items():
+        value = getattr(args, name, None)
+        if value is not None and not _holds(holds, value):
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {rule}")
+    window, tokens = (getattr(args, name, None) or 0 for name in ("context_window", "tokens_per_sample"))
+    if window > 0 and window >= tokens:
+        raise ValueError(f"--context-window {window}: must be < --tokens-per-sample {tokens}")
+    schedulers = getattr(args, "lr_scheduler", None), getattr(args, "_name", None)
+    warmup = getattr(args, "warmup_updates", 1) if "inverse_sqrt" in schedulers else 1
+    if warmup < 1:
+        raise ValueError(f"--warmup-updates {warmup}: must be >= 1 with --lr-scheduler inverse_sqrt")
+
+
+def _holds(holds: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return holds(value)
+    except (TypeError, ValueError):
+        return False

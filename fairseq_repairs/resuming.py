@@ -1,0 +1,285 @@
+"""Resuming: from an intact checkpoint, the same on every rank, at the right place of the epoch."""
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from fairseq.logging import meters, metrics
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.trainer import Trainer
+
+from fairseq_repairs.files import damage
+from fairseq_repairs.replace import after, before, copies_of, instead
+from fairseq_repairs.saving import newest_intact
+
+logger = logging.getLogger(__name__)
+
+PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
+EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
+EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
+RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
+SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
+
+
+@instead(Trainer, "load_checkpoint")
+def restore_intact_checkpoints(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    """Names a damaged checkpoint and the newest intact one beside it; `RECURRENCE_RESTORE=newest` resumes from that.
+
+    fairseq fails with a traceback about a zip archive, or resumes with damaged numbers, because torch checks no
+    checksums. If `checkpoint_last.pt` or the file of `--restore-file` or `--continue-once` is missing, it starts
+    a new run without a word; a warning says so.
+    """
+    chosen = _from_rank_0(trainer, lambda: _choose(filename, trainer.cfg.checkpoint))
+    return load(trainer, chosen, *args, **kwargs)
+
+
+def _choose(wanted: str, options: Any) -> str:
+    """The file to resume from; a missing one starts a new run. Raises ValueError if it is damaged."""
+    path = Path(wanted)
+    if PathManager.path_requires_pathmanager(wanted):
+        return wanted
+    wrong = damage(path) if path.is_file() else None
+    if path.is_file() and wrong is None:
+        return wanted
+    once = wanted == getattr(options, "continue_once", None)  # fairseq 0.12.2 lacks it
+    if wrong is None and (once or options.restore_file != "checkpoint_last.pt"):
+        logger.warning(f"--{'continue-once' if once else 'restore-file'} {wanted}: no such file: starting a new run")
+        return wanted
+    best = newest_intact(path.parent) if path.parent.is_dir() else None
+    if best is None and wrong is None:
+        return wanted  # a new run
+    problem = f"{wanted} is {wrong or 'missing'}"
+    if best is None:
+        raise ValueError(f"{problem}, and no other checkpoint beside it is intact")
+    if os.environ.get(PERMISSION) == "newest":
+        logger.warning(f"{problem}: resuming from the newest intact checkpoint, {best}")
+        return str(best)
+    option = "--finetune-from-model" if wanted == options.finetune_from_model else "--restore-file"
+    remedy = f"{option} {best} or {PERMISSION}=newest resumes from the newest intact checkpoint"
+    if wrong is None:
+        logger.warning(f"{problem}: starting a new run in a folder of checkpoints; {remedy}")
+        return wanted
+    raise ValueError(f"{problem}; {remedy}")
+
+
+@instead(checkpoint_utils, "load_checkpoint")
+def agree_on_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **passthrough) -> Any:
+    """Lets every rank resume from the files that rank 0 sees, or stops all.
+
+    In fairseq, each rank looks at its own disk: on nodes without a shared folder, some wait forever for a state that
+    the others, which start a new run, never request.
+    """
+    if not torch.distributed.is_initialized():
+        return load(cfg, trainer, **passthrough)
+    last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
+    beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
+    starts = cfg.finetune_from_model, getattr(cfg, "continue_once", None)  # fairseq 0.12.2 lacks the latter
+    with _agreed(trainer, [last, cfg.restore_file, *beside, *filter(None, starts)]):
+        return load(cfg, trainer, **passthrough)
+
+
+@instead(PathManager, "exists", "isfile")
+def ask_rank_0(look: Callable, path: str) -> bool:
+    """Whether rank 0 has a file from which training may resume."""
+    return SEEN_BY_RANK_0[path] if path in SEEN_BY_RANK_0 else look(path)
+
+
+@contextlib.contextmanager
+def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
+    """Within this context, every rank sees the files that rank 0 sees.
+
+    Raises:
+        ValueError: on all ranks, if each should read its own file and the files are not the same.
+    """
+    if trainer.data_parallel_world_size > 1 and not trainer.checkpoint_suffix:  # with a suffix, ranks have own files
+        own = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
+        seen = {path: (os.path.getsize(path) if own else 0) for path in paths if os.path.isfile(path)}
+        found = distributed_utils.all_gather_list(seen, trainer.data_parallel_process_group)
+        for rank, theirs in enumerate(found):
+            if own and theirs != found[0]:
+                path = sorted(theirs.items() ^ found[0].items())[0][0]
+                raise ValueError(
+                    f"--load-checkpoint-on-all-dp-ranks: {path} is not the same on ranks 0 and {rank}; copy it there, "
+                    "or leave out the option, so that rank 0 sends its own"
+                )
+        SEEN_BY_RANK_0.update({path: path in found[0] for path in {*paths, *found[0]}})
+    try:
+        yield
+    finally:
+        SEEN_BY_RANK_0.clear()
+
+
+def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
+    """Returns rank 0's answer on every rank, or raises its ValueError on every rank."""
+    if trainer.data_parallel_world_size == 1:
+        return ask()
+    answer, rejection = None, None
+    if trainer.data_parallel_rank == 0:
+        try:
+            answer = ask()
+        except ValueError as error:
+            rejection = str(error)
+    group, device = trainer.data_parallel_process_group, trainer.device
+    answer, rejection = distributed_utils.broadcast_object((answer, rejection), 0, group, device)
+    if rejection is not None:
+        raise ValueError(rejection)
+    return answer
+
+
+@after(checkpoint_utils, "load_checkpoint")
+def end_finished_runs(loaded: tuple[dict[str, Any] | None, Any], cfg: Any, trainer: Trainer, **passthrough) -> None:
+    """Ends the command of a finished run at once; fairseq trains and saves one more update."""
+    if loaded[0] is None or not isinstance(trainer, Trainer):
+        return
+    if reached := _limit_reached(trainer):
+        updates = trainer.get_num_updates()
+        logger.info(f"nothing is left to train: {updates} updates are done and {reached} is reached")
+        trainer.cfg.optimization.max_epoch = -1
+
+
+def _limit_reached(trainer: Trainer) -> str | None:
+    """The option, with its value, whose limit training has reached; None if it has reached none."""
+    limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
+    if trainer.get_num_updates() >= (limits.max_update or math.inf):
+        return f"--max-update {limits.max_update}"
+    if 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600:
+        return f"--stop-time-hours {limits.stop_time_hours}"
+    if 0 < patience <= _early_stop().get("num_runs", 0):
+        return f"--patience {patience}"
+    return None
+
+
+@after(Trainer, "state_dict")
+def save_patience(state: dict[str, Any], trainer: Trainer) -> None:
+    """Stores the count of `--patience` in checkpoints, for :func:`restore_patience`."""
+    state["extra_state"][EARLY_STOP] = dict(_early_stop())
+
+
+@after(Trainer, "load_checkpoint")
+def restore_patience(
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer=False,
+    *args,
+    reset_meters=False,
+    **kwargs,
+) -> None:
+    """Continues the count of `--patience` when training resumes.
+
+    fairseq restarts it, and treats the first validation after resuming as the best so far.
+    """
+    if extra is not None and not reset_optimizer and not reset_meters:
+        _early_stop().update(extra.get(EARLY_STOP, {}))
+
+
+def _early_stop() -> dict[str, Any]:
+    """The best validation score and the number of validations since, which fairseq stores as function attributes."""
+    *_, train = copies_of("fairseq_cli.train")
+    return vars(train.should_stop_early)
+
+
+@after(Trainer, "load_checkpoint")
+def keep_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool = False, **kwargs) -> None:
+    """Continues the seconds of all updates (`train_wall`) when training resumes.
+
+    fairseq restarts the sum if the checkpoint was saved at the end of an epoch.
+    """
+    known = metrics.get_meters("default")
+    if extra is None or reset_meters or "train_wall" in known:
+        return
+    for priority, key, _, state in extra.get("metrics", {}).get("default", ()):
+        if key == "train_wall":
+            meter = meters.StopwatchMeter()
+            meter.load_state_dict(state)
+            known.add_meter(key, meter, priority)
+
+
+@after(Trainer, "load_checkpoint")
+def keep_clock(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_meters: bool = False, **kwargs) -> None:
+    """Continues the seconds since the start of training (`wall`) when training resumes.
+
+    fairseq restarts them, and stops them at 0 if the checkpoint was saved within an epoch.
+    """
+    wall = metrics.get_meter("default", "wall")
+    if extra is not None and not reset_meters and wall is not None:
+        # A tensor in a checkpoint of several ranks, which the log cannot round.
+        wall.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
+
+
+def _exact(optimizer: FP16Optimizer) -> list[torch.Tensor]:
+    """The float32 copy of the weights: a tensor for each of them, or one for all of a device."""
+    weights = optimizer.fp32_params
+    return [one.detach() for one in (weights.values() if isinstance(weights, dict) else weights)]
+
+
+@after(FP16Optimizer, "state_dict")
+def save_float32_weights(state: dict[str, Any], optimizer: FP16Optimizer) -> None:
+    """Stores the weights of `--fp16` and `--bf16` as they are before rounding, for :func:`restore_float32_weights`."""
+    state[EXACT] = _exact(optimizer)
+
+
+@after(FP16Optimizer, "load_state_dict")
+def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
+    """Resumes `--fp16` and `--bf16` from the weights before rounding.
+
+    fairseq stores the rounded weights only and starts its float32 copy anew from these, so a resumed run ends with
+    other weights than an uninterrupted one. Where the model has been changed since, its weight is not a rounded one of
+    these, and stays.
+    """
+    for now, saved in zip(_exact(optimizer), state.get(EXACT, ())):
+        exact = saved.to(now.device)
+        rounded = exact.to(optimizer.fp16_params[0].dtype).float()
+        now.copy_(torch.where(rounded == now, exact, now))
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def note_ranks(state: dict[str, Any], *args, **kwargs) -> None:
+    """Notes the number of ranks that saved a checkpoint, for :func:`keep_place_in_epoch`."""
+    distributed = (state.get("cfg") or {}).get("distributed_training")
+    if distributed and isinstance(state.get("extra_state"), dict):
+        state["extra_state"][RANKS] = distributed["distributed_world_size"]
+
+
+@after(Trainer, "load_checkpoint")
+def keep_place_in_epoch(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
+    """Resumes at the same place of an epoch with another number of ranks.
+
+    fairseq counts batches per rank: with twice the ranks, it resumes too late and fails with "please report this"; with
+    half the ranks, it repeats half of the batches. The place is rounded down, so no batch is skipped, and fewer batches
+    than there are ranks are repeated.
+    """
+    place = {} if extra is None else extra["train_iterator"]
+    then = place and extra.get(RANKS)
+    now, batches = trainer.data_parallel_world_size, place.get("iterations_in_epoch", 0)
+    if then and then != now:
+        place["iterations_in_epoch"] = batches * then // now
+        logger.info(
+            f"{filename} was saved by {then} ranks, now there are {now}: epoch {place['epoch']} resumes "
+            f"after {place['iterations_in_epoch'] * now} batches, and an update has {now / then:g} times as "
+            "many batches as before; --update-freq changes that"
+        )
+
+
+@before(EpochBatchIterator, "load_state_dict")
+def reject_place_after_the_epoch(batches: EpochBatchIterator, state: dict[str, Any]) -> None:
+    """Explains that the data or the batch size has changed where an epoch has fewer batches than are done of it.
+
+    fairseq asks to report that to its developers.
+    """
+    done, length = state.get("iterations_in_epoch", 0), len(batches)
+    if state.get("version", 1) > 1 and done >= length > 0:
+        raise ValueError(
+            f"the checkpoint was saved after batch {done} of epoch {state['epoch']}, which now has only "
+            f"{length}: other data or another batch size; --reset-dataloader starts at epoch 1"
+        )

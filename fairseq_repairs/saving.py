@@ -1,0 +1,73 @@
+"""Writing checkpoints atomically, and finding damaged ones."""
+
+import errno
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_repairs.files import atomic_write, damage
+from fairseq_repairs.replace import instead
+
+logger = logging.getLogger(__name__)
+
+TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
+
+
+@instead(checkpoint_utils, "torch_persistent_save")
+def write_checkpoints_atomically(save: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    """Writes a checkpoint under a temporary name and renames it; reports a full disk in one line.
+
+    fairseq's second and third try append to the partial file of the first, and report the unreadable result as a
+    success.
+    """
+    if async_write or not PathManager.supports_rename(filename):
+        return save(obj, filename, async_write)
+    for left in reversed(range(TRIES)):
+        try:
+            with atomic_write(filename) as file:
+                torch.save(obj, file)
+            return None
+        except OSError as error:
+            if error.errno in FULL or not left:
+                raise _write_error(error, filename) from error
+            logger.warning(f"cannot write {filename}: {error.strerror}; trying again in {PAUSE} s")
+            time.sleep(PAUSE)
+
+
+@instead(PathManager, "copy")
+def copy_checkpoints_atomically(copy: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    """Copies to `checkpoint_last.pt` and `checkpoint_best.pt` atomically.
+
+    fairseq overwrites the existing file, so a kill or a full disk leaves nothing to resume from.
+    """
+    remote = any(map(PathManager.path_requires_pathmanager, (src_path, dst_path)))
+    if remote or not overwrite:
+        return copy(src_path, dst_path, overwrite)
+    try:
+        with open(src_path, "rb") as source, atomic_write(dst_path) as file:
+            shutil.copyfileobj(source, file, 1 << 24)
+    except OSError as error:
+        raise _write_error(error, dst_path) from error
+    return True
+
+
+def _write_error(error: OSError, path: str) -> OSError:
+    """An error that names the file and the newest intact checkpoint beside it."""
+    found = newest_intact(Path(path).parent)
+    kept = f"the newest intact checkpoint is {found}" if found else "there is no intact checkpoint yet"
+    return OSError(f"{path}: cannot be written: {error.strerror or error}; {kept}")
+
+
+def newest_intact(folder: Path) -> Path | None:
+    """The newest intact checkpoint of a folder; None if there is none."""
+    found = sorted(folder.glob("checkpoint*.pt"), key=os.path.getmtime, reverse=True)
+    return next((path for path in found if damage(path) is None), None)

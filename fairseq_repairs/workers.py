@@ -1,0 +1,69 @@
+"""Data loader workers and threads end with their epoch."""
+
+import inspect
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
+from torch.utils.data import DataLoader
+
+from fairseq_repairs.replace import after, instead
+
+# Whether workers are kept by an attribute; fairseq 0.12.2 has none.
+BY_ATTRIBUTE = "persistent_workers" in inspect.signature(EpochBatchIterator.__init__).parameters
+
+
+@after(EpochBatchIterator, "__init__", where=BY_ATTRIBUTE)
+def end_workers_with_epoch(built: None, batches: EpochBatchIterator, *args, **kwargs) -> None:
+    """Ends the workers of an epoch with it; fairseq starts new ones for the next epoch and keeps the old.
+
+    They stay until a garbage collection, one process more for every epoch and every validation.
+    """
+    batches.persistent_workers = False
+
+
+@after(EpochBatchIterator, "_get_iterator_for_epoch", where=not BY_ATTRIBUTE)
+def end_loader_s_workers_with_epoch(iterator: Any, *args, **kwargs) -> None:
+    """The same in fairseq 0.12.2, where the loader keeps its workers."""
+    reader = getattr(iterator, "_itr", None)
+    if isinstance(reader, BufferedIterator) and isinstance(reader._iterable, DataLoader):
+        vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
+
+
+@instead(BufferedIterator, "_create_consumer")
+def end_readers_before_exit(create: Callable, reader: BufferedIterator) -> None:
+    """Ends the thread that reads batches ahead before the interpreter exits.
+
+    fairseq leaves it running if an epoch is not finished (`--max-update`), and an interpreter that exits while the
+    thread is inside torch sometimes aborts.
+    """
+    closed, source = threading.Event(), reader._iterable
+    reader._iterable = _Until(closed, source)
+    create(reader)
+    reader._iterable = source
+    weakref.finalize(reader, _close, reader._consumer, reader._queue, closed)
+
+
+class _Until:
+    """Items until an event is set. Each thread has its own iterator, which ends with the thread."""
+
+    def __init__(self, closed: threading.Event, items: Iterable[Any]):
+        self.closed, self.items = closed, items
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            if self.closed.is_set():
+                return
+            yield item
+
+
+def _close(reader: BackgroundConsumer, waiting: queue.Queue, closed: threading.Event) -> None:
+    """Ends a thread that may be waiting because its queue is full."""
+    closed.set()
+    while reader.is_alive() and reader is not threading.current_thread():
+        while not waiting.empty():
+            waiting.get_nowait()
+        reader.join(0.05)

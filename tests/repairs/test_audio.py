@@ -1,0 +1,126 @@
+"""Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files rejected by name."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
+import soundfile
+from fairseq.data.audio import audio_utils
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+
+from fairseq_repairs import audio, interactive
+from tests.support.audio import stored_zip, tone
+
+
+@pytest.fixture(autouse=True)
+def no_torchaudio(monkeypatch):
+    """As on a machine without a torchaudio that fits."""
+    monkeypatch.setattr(audio, "torchaudio_works", lambda: False)
+
+
+def mel(frequency: np.ndarray) -> np.ndarray:
+    return 1127 * np.log1p(frequency / 700)
+
+
+def reference_filterbank(waveform: np.ndarray, rate: int, bins: int) -> np.ndarray:
+    """Kaldi's log mel filterbank from its documentation, in float64."""
+    length, shift = rate * 25 // 1000, rate * 10 // 1000
+    starts = range(0, len(waveform) - length + 1, shift)
+    frames = np.stack([waveform[start : start + length] for start in starts]).astype(np.float64)
+    frames -= frames.mean(axis=1, keepdims=True)
+    frames -= 0.97 * np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
+    frames *= (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (length - 1))) ** 0.85
+    size = 1 << (length - 1).bit_length()
+    power = np.abs(np.fft.rfft(frames, size)) ** 2
+    points = np.linspace(mel(np.array(20.0)), mel(np.array(rate / 2)), bins + 2)
+    at = mel(np.arange(size // 2) * rate / size)
+    rise = (at - points[:-2, None]) / (points[1:-1] - points[:-2])[:, None]
+    fall = (points[2:, None] - at) / (points[2:] - points[1:-1])[:, None]
+    weights = np.clip(np.minimum(rise, fall), 0, None)
+    return np.log(np.maximum(power[:, : size // 2] @ weights.T, np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize(("rate", "bins"), [(16000, 80), (8000, 40), (16000, 23)])
+def test_filterbank_is_kaldi_s(rate, bins):
+    chance = np.random.default_rng(0)
+    waveform = 8000 * tone(440, 0.5, rate) + 500 * chance.standard_normal(rate // 2)
+    found = audio.filterbank(waveform[None].astype(np.float32), rate, bins)
+    expected = reference_filterbank(waveform, rate, bins)
+    assert found.dtype == np.float32
+    assert found.shape == expected.shape == (48, bins)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-3)
+
+
+class TestConversion:
+    @pytest.mark.parametrize("as_tensor", [False, True])
+    def test_rate(self, as_tensor):
+        waveform = tone(440, 0.5, 8000)[None]
+        given = torch.from_numpy(waveform) if as_tensor else waveform
+        found, rate = audio_utils.convert_waveform(given, 8000, to_sample_rate=16000)
+        assert rate == 16000
+        assert isinstance(found, torch.Tensor if as_tensor else np.ndarray)
+        inner = slice(500, -500)  # the filter has no past at the start and no future at the end
+        np.testing.assert_allclose(np.asarray(found)[0, inner], tone(440, 0.5, 16000)[inner], atol=2e-3)
+
+    def test_channels_and_volume(self):
+        waveform = np.stack([tone(440, 0.1, 16000), np.zeros(1600)]).astype(np.float32)
+        mono, _ = audio_utils.convert_waveform(waveform, 16000, to_mono=True)
+        np.testing.assert_allclose(mono, waveform.mean(0, keepdims=True))
+        loud, _ = audio_utils.convert_waveform(0.1 * waveform, 16000, normalize_volume=True)
+        assert loud.shape == (2, 1600)
+        assert np.abs(loud).max() == pytest.approx(1)
+        silence, _ = audio_utils.convert_waveform(np.zeros((1, 9), np.float32), 16000, normalize_volume=True)
+        assert not silence.any()
+
+
+def test_features_of_a_file_are_the_same_wherever_they_are(tmp_path):
+    wave, stored = tmp_path / "good.wav", tmp_path / "good.npy"
+    soundfile.write(wave, tone(440, 0.5, 16000), 16000)
+    expected = audio_utils.get_features_or_waveform(str(wave), use_sample_rate=16000)
+    assert expected.shape == (48, 80)
+    np.save(stored, expected)
+    places = stored_zip(tmp_path / "good.zip", [wave, stored])
+    for path in (stored, *places):
+        found = audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000)
+        np.testing.assert_array_equal(found, expected)
+    waveform = audio_utils.get_features_or_waveform(str(places[0]), need_waveform=True, use_sample_rate=8000)
+    assert waveform.shape == (4000,)
+
+
+@pytest.mark.parametrize(("file", "data"), [("text.wav", b"RIFF is how a WAV begins"), ("cut.npy", b"\x93NUMPY\x01")])
+def test_bad_files_are_rejected_by_name(file, data, tmp_path):
+    (tmp_path / file).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / file}: .*cannot be read as speech"):
+        audio_utils.get_features_or_waveform(str(tmp_path / file), use_sample_rate=16000)
+
+
+@pytest.mark.parametrize("file", ["none.wav", "none.npy", "none.zip:1:2"])
+def test_a_missing_file_is_called_missing(file, tmp_path):
+    with pytest.raises(OSError, match=rf"^{tmp_path / file}: cannot be read as speech: (no such file|File not found)"):
+        audio_utils.get_features_or_waveform(str(tmp_path / file), use_sample_rate=16000)
+
+
+def test_a_bad_file_is_named_once(tmp_path, caplog):
+    """soundfile's error names it, too, and so did the warning of fairseq-interactive."""
+    path, task = tmp_path / "text.wav", SpeechToTextTask.__new__(SpeechToTextTask)
+    path.write_bytes(b"RIFF is how a WAV begins")
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: [\w ]+\.$"):
+        audio_utils.get_features_or_waveform(str(path))
+    with pytest.raises(ValueError, match=rf"^{path}:5:3: cannot be read as speech: AssertionError$"):  # without words
+        audio_utils.get_features_or_waveform(f"{path}:5:3")
+    assert not interactive._is_readable(str(path), task, None, None)
+    assert caplog.messages == [f"{path}: cannot be read as speech: Format not recognised.: left empty"]
+
+
+def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(audio, "WARNED", set())
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, tone(440, 1.0, 8000), 8000)
+    complete = path.read_bytes()
+    for _ in range(2):
+        assert audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000).shape[1] == 80
+    assert caplog.text.count("8000 samples per second, not use_sample_rate=16000") == 1
+    path.write_bytes(complete[: len(complete) // 2])
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
+        audio_utils.get_features_or_waveform(str(path), need_waveform=True)

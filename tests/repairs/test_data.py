@@ -1,0 +1,126 @@
+"""Repairs of fairseq's data: what it wrote is read again, and every sentence is in a batch."""
+
+import importlib.util
+import inspect
+import io
+
+import numpy as np
+import pytest
+from fairseq import options
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.huffman import HuffmanCodeBuilder
+from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq_cli import preprocess
+
+from fairseq_repairs import data
+from tests.support import cli, upstream
+
+
+class WordsOnly(Dictionary):
+    """A user's dictionary, without fairseq's newest option."""
+
+    def __init__(self, pad: str = "<blank>"):
+        super().__init__(pad=pad)
+
+
+@pytest.mark.parametrize("kind", [Dictionary, MaskedLMDictionary, BertDictionary, WordsOnly])
+def test_a_dictionary_of_every_class_is_read(kind, tmp_path):
+    written = kind()
+    written.add_symbol("word", n=3)
+    written.save(str(tmp_path / "dict.txt"))
+    read = kind.load(str(tmp_path / "dict.txt"))
+    assert type(read) is kind
+    assert read.symbols == written.symbols
+    assert read.count[-1] == 3
+
+
+def test_a_dictionary_without_special_symbols_is_read(tmp_path):
+    if "add_special_symbols" not in inspect.signature(Dictionary.load).parameters:
+        pytest.skip("this fairseq has no such dictionaries")
+    path = tmp_path / "labels.txt"
+    path.write_text("dog 1\ncat 1\n", encoding="utf-8")
+    assert Dictionary.load(str(path), add_special_symbols=False).symbols == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("words", [[], ["a"], ["b", "a", "a", "c"], ["a"] * 16])
+def test_huffman_codes_are_read(words):
+    builder = HuffmanCodeBuilder()
+    builder.add_symbols("a", "a", "b", "c")
+    coder = builder.build_code()
+    assert [node.symbol for node in coder.decode(coder.encode(words))] == words
+
+
+def test_a_comma_in_the_name_of_a_training_set_is_no_separator(tmp_path):
+    """fairseq splits the names of the other sets only."""
+    for language in ("en", "de"):
+        (tmp_path / f"a,b.{language}").write_text("one\n", encoding="utf-8")
+    words = ["--source-lang=en", "--target-lang=de", f"--destdir={tmp_path}", f"--trainpref={tmp_path / 'a,b'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(words))
+    assert (tmp_path / "train.en-de.de.bin").exists()
+    with pytest.raises(FileNotFoundError, match=f"^--validpref: {tmp_path / 'a'}.en: no such file"):
+        preprocess.main(options.get_preprocessing_parser().parse_args([*words, f"--validpref={tmp_path / 'a,b'}"]))
+
+
+@pytest.mark.parametrize("source", ["-", "file"])
+def test_interactive_reads_bytes_that_are_not_text(source, tmp_path, monkeypatch):
+    from fairseq_cli import interactive
+
+    typed = b"eins\n zwei \xff\n\xe4\ndrei"
+    (tmp_path / "file").write_bytes(typed)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+    found = list(interactive.buffered_read(source if source == "-" else str(tmp_path / source), 2))
+    assert found == [["eins", "zwei \ufffd"], ["\ufffd", "drei"]]
+
+
+def pristine(module):
+    """A second copy of one of fairseq's modules, without any repair."""
+    spec = importlib.util.spec_from_file_location(f"pristine_{module.__name__.rpartition('.')[2]}", module.__file__)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+class TestBatches:
+    @staticmethod
+    def batches(batch_by_size, count: int, **limits) -> list[list[int]]:
+        sizes = np.arange(count) % 17 + 1
+        order = np.argsort(sizes, kind="stable")
+        found = batch_by_size(order, sizes.__getitem__, num_tokens_vec=sizes[order], **limits)
+        return [list(batch) for batch in found]
+
+    @pytest.mark.parametrize("count", [1, 7, 8, 9, 1000, 1001, 1007])
+    @pytest.mark.parametrize("limits", [{"max_sentences": 32}, {"max_tokens": 300}])
+    def test_every_sentence_is_in_one_batch(self, count, limits):
+        batches = self.batches(data_utils.batch_by_size, count, **limits, required_batch_size_multiple=8)
+        order = np.argsort(np.arange(count) % 17, kind="stable")
+        assert [index for batch in batches for index in batch] == order.tolist()
+        assert all(len(batch) % 8 == 0 for batch in batches[:-1])
+
+    def test_no_sentences_are_no_batches(self):
+        if not hasattr(data_utils.batch_by_size, "__wrapped__"):
+            pytest.skip("this fairseq needs no repair")
+        assert data_utils.batch_by_size(np.arange(0), len, required_batch_size_multiple=8) == []
+
+    def test_only_a_fairseq_that_drops_the_last_batch_is_repaired(self, monkeypatch):
+        monkeypatch.setattr(data, "data_utils", pristine(data_utils))
+        assert data.drops_last_batch() == (not cli.is_official())
+        assert hasattr(data_utils.batch_by_size, "fairseq_repairs") == data.drops_last_batch()
+
+
+def test_names_of_numpy_are_restored_in_fairseq_only():
+    assert data_utils.get_buckets(np.array([3, 9, 4, 4, 7, 12, 5]), 3).tolist() == [4, 7, 12]  # lower percentiles
+    assert data_utils.np.int is int
+    assert data_utils.np.float32 is np.float32
+    assert not hasattr(np, "int")
+
+
+def test_a_language_model_of_other_symbols_is_not_fused():
+    words, other = upstream.dictionary(19), Dictionary()
+    for symbol in reversed(words.symbols[words.nspecial :]):
+        other.add_symbol(symbol)
+    model, lm = upstream.built("transformer", words), upstream.built("transformer_lm", words)
+    SequenceGenerator([model], words, lm_model=lm)
+    lm.decoder.dictionary = other
+    with pytest.raises(ValueError, match="^--lm-path: the data's dict.txt"):
+        SequenceGenerator([model], words, lm_model=lm)

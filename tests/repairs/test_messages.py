@@ -1,0 +1,91 @@
+"""The messages of commands: errors and warnings."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.modules import AdaptiveSoftmax
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from fairseq_repairs.checkpoints import CheckpointError, load_safely
+from fairseq_repairs.interactive import warn_of_unknown_words
+from fairseq_repairs.messages import one_line, require_adaptive_loss
+from tests.support import upstream
+
+RANK = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "wrap.py", line 1, in _wrap
+    fn(i, *args)
+fairseq.SomeError: no
+ValueError: --lr 0: must be > 0
+"""
+NO_FIT = Exception("no fit.")
+NO_FIT.__context__ = RuntimeError("sizes:\n\t2, 3")
+NO_FIT_OF_MANY = Exception("no fit.")
+NO_FIT_OF_MANY.__context__ = RuntimeError('Error(s) in loading state_dict for X:\n\tMissing key(s): "a", "b", "c". ')
+LINES = {
+    "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
+    "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
+    "KeyError: 'x'": KeyError("x"),
+    "x.pt: empty": CheckpointError("x.pt: empty"),
+    "AssertionError": AssertionError(),
+    "RuntimeError: two lines": RuntimeError("two\n\tlines"),
+    "Exception: no fit. (sizes: 2, 3)": NO_FIT,
+    'Exception: no fit. (Error(s) in loading state_dict for X: Missing key(s): "a" and 2 more. )': NO_FIT_OF_MANY,
+    "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
+    "x" * 600 + " ...": ValueError("x" * 10_000),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), LINES.items(), ids=[text[:30] for text in LINES])
+def test_an_error_is_one_line(text, error):
+    assert one_line(error) == text
+
+
+def test_weights_that_do_not_fit_are_named_with_their_file(trained_once, tmp_path):
+    """torch lists every key, and names no file."""
+    state = load_safely(trained_once("transformer")[1])
+    renamed = [key for key in state["model"] if key.startswith("decoder.layers.0.self_attn")]
+    for key in renamed:
+        state["model"][key.replace("self_attn", "attention")] = state["model"].pop(key)
+    state["model"]["decoder.output_projection.weight"] = torch.zeros(9, 8)
+    torch.save(state, path := tmp_path / "model.pt")
+    with pytest.raises(ValueError, match="does not fit") as raised:
+        checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    more, old = f"and {len(renamed) - 1} more.", renamed[0]
+    assert str(raised.value).startswith(
+        f'{path}: does not fit its model: Missing key(s) in state_dict: "{old}" {more} '
+        f'Unexpected key(s) in state_dict: "{old.replace("self_attn", "attention")}" {more} '
+        "size mismatch for decoder.output_projection.weight: "
+    )
+    assert one_line(raised.value) == str(raised.value)
+
+
+def test_only_a_criterion_of_fairseq_is_known_to_train_no_adaptive_softmax():
+    """A user's own may be able to."""
+    softmax = AdaptiveSoftmax(9, 4, [5], dropout=0)
+    model = SimpleNamespace(decoder=SimpleNamespace(adaptive_softmax=softmax))
+    cfg = convert_namespace_to_omegaconf(upstream.arguments("transformer", "--criterion", "cross_entropy"))
+    task = TranslationTask(TranslationConfig(), Dictionary(), Dictionary())
+    own = type("Own", (CrossEntropyCriterion,), {"__module__": "somewhere.criterions"})
+    require_adaptive_loss(None, cfg, task, model, own(task, sentence_avg=False))
+    with pytest.raises(ValueError, match="^--criterion cross_entropy: must be adaptive_loss"):
+        require_adaptive_loss(None, cfg, task, model, CrossEntropyCriterion(task, sentence_avg=False))
+
+
+@pytest.mark.parametrize(("line", "warns"), [("one two three", False), ("one x", False), ("one x y", True)])
+def test_text_that_is_not_segmented_is_warned_of(line, warns, caplog):
+    words = Dictionary()
+    for word in ("one", "two", "three"):
+        words.add_symbol(word)
+    with caplog.at_level(logging.WARNING):
+        warn_of_unknown_words(line, words.encode_line(line, add_if_not_exist=False), words)
+        warn_of_unknown_words("speech.wav", torch.zeros(7, 80), None)
+    assert ["of 3 symbols are unknown: segment" in said for said in caplog.messages] == [True] * warns

@@ -1,0 +1,141 @@
+"""Checkpoints are written atomically, and damaged ones are found."""
+
+import errno
+import io
+import os
+import pickle
+import signal
+from argparse import Namespace
+from functools import partial
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+
+from fairseq_repairs import resuming, saving
+from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.files import damage
+
+STATE = {"model": {"weight": torch.arange(50_000.0)}}
+save = checkpoint_utils.torch_persistent_save
+
+
+class Disk:
+    """Lets `after` writes succeed, then fails `times` times with an error code."""
+
+    def __init__(self, monkeypatch, after: int, code: int, times: int = 10**6):
+        self.left, self.code, self.times = after, code, times
+        monkeypatch.setattr(saving, "PAUSE", 0)
+        monkeypatch.setattr("builtins.open", partial(self.open, open))
+
+    def open(self, opened, path, mode="r", *args, **kwargs):
+        return OnDisk(self, path) if mode == "xb" else opened(path, mode, *args, **kwargs)
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left < 0 and self.times:
+            self.times -= 1
+            raise OSError(self.code, os.strerror(self.code))
+
+
+class OnDisk(io.FileIO):
+    """A file to write on such a disk."""
+
+    def __init__(self, disk: Disk, path):
+        super().__init__(path, "xb")
+        self.disk = disk
+
+    def write(self, data) -> int:
+        self.disk.take()
+        return super().write(data)
+
+
+@pytest.fixture
+def good(tmp_path):
+    save(STATE, str(tmp_path / "checkpoint1.pt"))
+    return tmp_path
+
+
+def is_intact(path) -> bool:
+    return damage(path) is None and torch.equal(load_safely(path)["model"]["weight"], STATE["model"]["weight"])
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_one_failed_write_is_retried_from_the_start(good, monkeypatch, after):
+    """fairseq appends the second try to the partial file of the first and reports a success."""
+    Disk(monkeypatch, after, errno.EIO, times=1)
+    save(STATE, str(good / "checkpoint2.pt"))
+    assert is_intact(good / "checkpoint2.pt")
+    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint2.pt"]
+
+
+@pytest.mark.parametrize("write", ["torch.save", "copy"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_full_disk_is_reported_with_the_newest_intact_checkpoint(good, monkeypatch, write, after):
+    (good / "checkpoint_last.pt").write_bytes((good / "checkpoint1.pt").read_bytes())
+    os.utime(good / "checkpoint_last.pt", (1, 1))
+    Disk(monkeypatch, after if write == "torch.save" else 0, errno.ENOSPC)
+    copy = partial(PathManager.copy, str(good / "checkpoint1.pt"), overwrite=True)
+    rule = f"^{good}/checkpoint_last.pt: cannot be written: No space left on device; the newest .*/checkpoint1.pt$"
+    with pytest.raises(OSError, match=rule):
+        (copy if write == "copy" else partial(save, STATE))(str(good / "checkpoint_last.pt"))
+    assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint_last.pt"]  # the partial file is removed
+    assert is_intact(good / "checkpoint_last.pt")
+
+
+def test_an_interrupted_save_leaves_the_old_file(good, monkeypatch):
+    PathManager.copy(str(good / "checkpoint1.pt"), str(good / "checkpoint_last.pt"))
+    assert is_intact(good / "checkpoint_last.pt")
+    # A shell that starts the tests in the background makes Python ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(os, "fsync", lambda number: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            save(STATE, str(good / "checkpoint_last.pt"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert is_intact(good / "checkpoint_last.pt")
+
+
+@pytest.mark.parametrize(
+    ("how", "named"), [("empty", "empty"), ("truncated", "truncated after"), ("flipped", "damaged in")]
+)
+def test_damage_is_found_and_named(good, how, named):
+    path = good / "checkpoint2.pt"
+    data = bytearray((good / "checkpoint1.pt").read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
+    assert damage(path).startswith(named)
+    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+    if how != "flipped":  # torch reads a file with wrong checksums
+        for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
+            with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not an intact checkpoint: {how}"):
+                load(str(path))
+
+
+@pytest.mark.parametrize("place", [6, 8])  # in an entry of the directory: the version, a mark of encryption
+def test_a_flipped_bit_of_the_directory_is_damage(good, place):
+    path = good / "checkpoint2.pt"
+    data = bytearray((good / "checkpoint1.pt").read_bytes())
+    data[data.index(b"PK\1\2") + place] ^= 65
+    path.write_bytes(data)
+    assert damage(path)
+    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+
+
+def test_the_remedy_names_the_option_of_the_damaged_file(good):
+    path = good / "checkpoint2.pt"
+    path.write_bytes(b"")
+    for name in ("restore_file", "finetune_from_model"):
+        options = Namespace(**{"restore_file": "checkpoint_last.pt", "finetune_from_model": None, name: str(path)})
+        with pytest.raises(ValueError, match=f"is empty; --{name.replace('_', '-')} {good / 'checkpoint1.pt'} or "):
+            resuming._choose(str(path), options)
+
+
+def test_zeros_are_damage_and_the_old_format_is_not(good):
+    path = good / "checkpoint2.pt"
+    path.write_bytes(bytes(1000))  # what a loss of power may leave
+    assert damage(path).startswith("truncated after")
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+    assert is_intact(path)
