@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from recurrence.cuda_graph import CAPTURED_AT
+from recurrence.papers.cuda_graph import CAPTURED_AT
 from recurrence.private_torch import bound_caches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

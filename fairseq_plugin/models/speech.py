@@ -25,10 +25,10 @@ from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
+from fairseq_plugin.embedding import dropout_rate
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_as
-from fairseq_plugin.modules.embedding import dropout_rate
-from fairseq_plugin.modules.options import like, option
-from fairseq_plugin.modules.register import register_family, size
+from fairseq_plugin.options import like, option
+from fairseq_plugin.register import register_family, size
 from recurrence.errors import FieldError
 from recurrence.parts import Dropout
 from recurrence.position import Table, halved

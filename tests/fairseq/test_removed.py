@@ -9,9 +9,9 @@ from fairseq import models as fairseq_models
 from fairseq import options as fairseq_options
 from omegaconf import OmegaConf
 
+from fairseq_plugin.build import build_architecture, numbered_dictionary
 from fairseq_plugin.models.ringformer import RingFormer
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
-from fairseq_plugin.modules.options import GAVE_WEIGHTS, MOVED, REMOVED
+from fairseq_plugin.options import GAVE_WEIGHTS, MOVED, REMOVED
 from tests.support import models
 from tests.support.flags import parser
 

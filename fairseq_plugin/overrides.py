@@ -12,8 +12,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_plugin.modules.hooks import call_after, call_before
-from fairseq_plugin.modules.options import ConfiguredModel, Options
+from fairseq_plugin.hooks import call_after, call_before
+from fairseq_plugin.options import ConfiguredModel, Options
 from fairseq_repairs.foreign import literal
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
@@ -23,11 +23,11 @@ OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "arc
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 
 
-def check_commands() -> None:
+def check_overrides() -> None:
     """Lets fairseq's commands and hub interface check the names."""
     call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(hub_utils, "from_pretrained", _note_arguments)
-    call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
+    call_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
     call_before(models, "build_model", _check_configuration)
 
 
@@ -50,7 +50,7 @@ def _text_options() -> set[str]:
     return {spec.name for kind in filter(None, known) for spec in fields(kind)}
 
 
-def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:
+def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     """Raises ValueError for a name that the model does not have, or no longer has."""
     groups: Any = OmegaConf.to_container(cfg)
     groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
