@@ -6,6 +6,11 @@ from typing import Any
 
 from recurrence.errors import shown
 
+# What to use instead of loops that begin late in training, and of a loop over a trained model's layers, with a low-rank
+# term for each pass.
+LATE_LOOPS = "train with all passes from the start; late loops were never ahead"
+RELAXED_SHARING = "train a looped model from scratch, which in translation was better at half the size"
+
 
 class Removed(argparse.Action):
     """An option, or the arguments of a command, that ends the program with that line; the help does not show it.
