@@ -80,7 +80,11 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
-    package_data={"fairseq_plugin": ["config/*.yaml", "weights/*/*"], "timm_plugin": ["weights/*"]},
+    package_data={
+        "fairseq_repairs": ["README.md"],
+        "fairseq_plugin": ["config/*.yaml", "weights/*/*"],
+        "timm_plugin": ["weights/*"],
+    },
     python_requires=">=3.10",
     install_requires=["torch>=2.7", "numpy"],
     extras_require={

@@ -1,13 +1,11 @@
-"""Converts checkpoints: a looped model to fairseq's own or a Hugging Face transformer, and fairseq's to a looped one.
+"""Converts checkpoints: a looped model to fairseq's own or a Hugging Face transformer.
 
 Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
-    python -m fairseq_plugin.convert share fairseq.pt looped.pt --unique-layers 3 --strategy cycle --rank 64
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
-See :mod:`fairseq_plugin.conversion.unshare`, :mod:`~fairseq_plugin.conversion.share` and
-:mod:`~fairseq_plugin.conversion.hugging_face`.
+See :mod:`fairseq_plugin.export.unshare` and :mod:`~fairseq_plugin.export.hugging_face`.
 """
 
 import argparse
@@ -23,9 +21,8 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.conversion import hugging_face, upstream
-from fairseq_plugin.conversion.share import check_shareable, shared
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export import hugging_face, upstream
+from fairseq_plugin.export.unshare import unshared
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.weights import command
 
@@ -46,17 +43,6 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
     args, weights = unshared(upstream.build(args, state["model"]), args)
     return {**_with_model(state, args, weights), "args": upstream.readable(_run_options(state, args)), "cfg": None}
-
-
-def share_checkpoint(state: dict[str, Any], strategy: str, unique_layers: int, rank: int | None) -> dict[str, Any]:
-    """The looped checkpoint that approximates one of fairseq's own; see :func:`fairseq_plugin.conversion.share.shared`.
-
-    Raises:
-        ValueError: naming the option and the rule, or what a looped model cannot represent.
-    """
-    args = _model_options(state)
-    check_shareable(args)
-    return _with_model(state, *shared(upstream.build(args, state["model"]), args, strategy, unique_layers, rank))
 
 
 def _model_options(state: dict[str, Any]) -> argparse.Namespace:
@@ -127,10 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             data = args.dictionary or Path(_data(state) or args.input.parent)
             write_hugging_face(state, args.output, data, args.sentencepiece_model)
             return
-        if args.command == "unshare":
-            state = unshare_checkpoint(state)
-        else:
-            state = share_checkpoint(state, args.strategy, args.unique_layers, args.rank)
+        state = unshare_checkpoint(state)
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))

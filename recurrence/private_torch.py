@@ -80,7 +80,7 @@ def product_dtype(like: Tensor) -> torch.dtype:
 def is_watched(module: nn.Module) -> bool:
     """Whether a call of the module runs more than its class's `forward`: it has hooks or its own, or all modules do."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooks) or "forward" in module.__dict__ or _has_global_hooks()
+    return bool(hooks or "forward" in module.__dict__ or _has_global_hooks())
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:

@@ -6,6 +6,11 @@ from typing import Any
 
 from recurrence.errors import shown
 
+# What to use instead of loops that begin late in training, and of a loop over a trained model's layers, with a low-rank
+# term for each pass.
+LATE_LOOPS = "train with all passes from the start; late loops were never ahead"
+RELAXED_SHARING = "train a looped model from scratch, which in translation was better at half the size"
+
 
 class Removed(argparse.Action):
     """An option, or the arguments of a command, that ends the program with that line; the help does not show it.
@@ -15,13 +20,15 @@ class Removed(argparse.Action):
         **about: what argparse gives its actions.
     """
 
+    reason = "was removed:"
+
     def __init__(self, instead: str, **about: Any):
         super().__init__(**{"nargs": "?", **about, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
         self.instead = instead
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         name = "" if option is None else f"{shown(option, values)}: "
-        parser.exit(2, f"{parser.prog}: error: {name}was removed: {self.instead}\n")
+        parser.exit(2, f"{parser.prog}: error: {name}{self.reason} {self.instead}\n")
 
 
 def reject_options(parser: argparse._ActionsContainer, removed: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 
 import fairseq_plugin
 import timm_plugin
+from fairseq_plugin.build import architectures
 from fairseq_plugin.models.ringformer import RingFormer
-from fairseq_plugin.modules.build import architectures
 from recurrence.block import Shape
 from tests.support import cli
 from tests.support.recipes import PARSERS, parsed
@@ -154,9 +154,7 @@ def test_our_programs_know_the_options(program):
             continue
         script = next(i for i, word in enumerate(words) if word.endswith(".py") or words[i - 1] == "-m")
         module = words[script - 1] == "-m"
-        subcommand = [
-            word for word in words[script + 1 : script + 2] if word in ("share", "unshare", "hf", "train", "encode")
-        ]
+        subcommand = [word for word in words[script + 1 : script + 2] if word in ("unshare", "hf", "train", "encode")]
         called = (*(["-m"] if module else []), words[script], *subcommand)
         if called not in helps:
             helps[called] = cli.run(sys.executable, "-W", "ignore", *called, "--help", env={"PYTHONPATH": str(ROOT)})
@@ -177,7 +175,8 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-PAGES = [path.relative_to(ROOT).as_posix() for path in (*DOCUMENTS, *sorted(ROOT.glob("recipes/**/*.md")))]
+OTHERS = ROOT / "fairseq_repairs" / "README.md", *sorted(ROOT.glob("recipes/**/*.md"))
+PAGES = [path.relative_to(ROOT).as_posix() for path in (*DOCUMENTS, *OTHERS)]
 
 
 @pytest.mark.parametrize("name", PAGES)

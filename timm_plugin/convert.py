@@ -1,13 +1,12 @@
-"""Convert checkpoints: a looped vision transformer to timm's own unshared one, and timm's to a looped one.
+"""Convert checkpoints: a looped vision transformer to timm's own unshared one.
 
 Usage::
 
     python -m timm_plugin.convert unshare looped.pth.tar FOLDER
-    python -m timm_plugin.convert share vit.safetensors FOLDER --model deit_base_patch16_224 --unique-layers 6 --rank 64
 
 FOLDER is a saved model in timm's format: its name, options and weights. `timm.create_model("local-dir:FOLDER",
-pretrained=True)` builds it; after ``unshare``, it does so without this package. The input is such a folder, a training
-checkpoint, or a file of weights, for which ``--model`` and ``--model-kwargs`` name the model.
+pretrained=True)` builds it without this package. The input is such a folder, a training checkpoint, or a file of
+weights, for which ``--model`` and ``--model-kwargs`` name the model.
 """
 
 import logging
@@ -24,7 +23,7 @@ from recurrence.weights import command
 from timm_plugin import repairs
 from timm_plugin._compat import SAVES_OPTIONS
 from timm_plugin.checkpoints import PREPROCESSING, load
-from timm_plugin.conversion import to_looped, to_timm
+from timm_plugin.conversion import to_timm
 from timm_plugin.training.options import key_value
 
 logger = logging.getLogger("timm_plugin.convert")
@@ -43,10 +42,9 @@ def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     repairs.apply()
     parser, commands = command.build("python -m timm_plugin.convert", __doc__.split("\n")[0], "timm")
-    for subparser in commands.choices.values():
-        add = subparser.add_argument
-        add("--model", metavar="NAME", help="the model of IN, if IN does not name it")
-        add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
+    add = commands.choices["unshare"].add_argument
+    add("--model", metavar="NAME", help="the model of IN, if IN does not name it")
+    add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
     args = parser.parse_args(arguments)
     try:
         if not SAVES_OPTIONS:
@@ -56,11 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if args.output.exists():
             raise ValueError(f"OUT={args.output}: must not exist yet")
         source = load(args.input, args.model, **dict(args.model_kwargs))
-        if args.command == "unshare":
-            model = to_timm(source)
-        else:
-            model = to_looped(source, args.strategy, args.unique_layers, args.rank)
-        save(model, source, args.output)
+        save(to_timm(source), source, args.output)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     logger.info('wrote %s: timm.create_model("local-dir:%s", pretrained=True)', args.output, args.output)

@@ -3,7 +3,7 @@
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2, Tables 1 and 2.
 
 The stack is fairseq's transformer: post-norm, ReLU, biases, scaled embeddings, sinusoids. LayerNorms are shared with
-`python -m fairseq_plugin.convert share`.
+their layer.
 
 Differs from the published code: the option is M; `--share-layer-num` gives N / M instead, and then layers are assigned
 as in the code; repeated decoder layers use their cross-attention bias (the code uses the bias of self-attention).
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import like, option
-from fairseq_plugin.modules.orders import OrderOptions, any_order
-from fairseq_plugin.modules.register import register_family, size
+from fairseq_plugin.options import like, option
+from fairseq_plugin.orders import OrderOptions, any_order
+from fairseq_plugin.register import register_family, size
+from fairseq_plugin.seq2seq import LoopedTransformer, TranslationOptions
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.loop import Loop

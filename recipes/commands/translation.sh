@@ -55,10 +55,6 @@ model=$RUN/average.pt
 if [ -n "${DECODE:-}" ]; then # DECODE: the checkpoint of another row and decoding flags; nothing is trained
     array_of DECODE decode
     model=${decode[0]} search+=("${decode[@]:1}" "$@")
-elif [ -n "${SHARE:-}" ]; then # SHARE: the checkpoint of a trained fairseq model and flags of the conversion to a loop
-    array_of SHARE share
-    heading sharing
-    run python -m fairseq_plugin.convert share "${share[0]}" "$RUN/average.pt" "${share[@]:1}" "$@"
 else
     heading training
     train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json \

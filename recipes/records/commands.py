@@ -11,7 +11,7 @@ from rows import RECIPES, Run, Settings, TableError
 
 TRAINING = re.compile(r"\b(fairseq-train|fairseq_cli\.train|train_image\.py) (.*)")
 # Settings that the shell reads as an array, one word a line.
-ARRAYS = ("search", "average", "evaluate", "share", "decode")
+ARRAYS = ("search", "average", "evaluate", "decode")
 
 
 def run_folder(request: Request, run: Run, seed: int) -> Path:

@@ -62,7 +62,6 @@ class Translation(Kind):
     scored: Literal["", "loss"] = ""
     width: PositiveInt | None = None
     wide: PositiveInt | None = None
-    share: str = ""
     decode: str = ""
 
 

@@ -6,12 +6,11 @@
 import argparse
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from recurrence.depth import passes_at
-from recurrence.elastic import at_depths
 from recurrence.loop import Loop
 
 
@@ -40,13 +39,7 @@ class Point(NamedTuple):
 
 
 def depths(loop: Loop, unit: int = 1) -> list[int]:
-    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes.
-
-    Raises:
-        ValueError: if the checkpoint is from before late loops began.
-    """
-    if loop.chosen is not None:
-        raise ValueError("the checkpoint is from before its loops began, and so has one depth")
+    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes."""
     full = loop.passes // unit
     return [depth for depth in range(1, full + 1) if passes_at(loop.order, depth * unit) is not None]
 
@@ -72,19 +65,15 @@ def safe_range(scores: dict[int, float], tolerance: float, higher_is_better: boo
     return smallest, full
 
 
-def measure(loops: dict[str, Loop], settings: Sequence[Setting], evaluate: Callable[[], Evaluation]) -> list[Point]:
+def measure(settings: Sequence[Setting], evaluate: Callable[[Mapping[str, int]], Evaluation]) -> list[Point]:
     """Evaluates a model at each setting, the last of which must be the full depth: one point per setting.
 
     Args:
-        loops: of the model, by name.
         settings: the depths to try.
-        evaluate: runs the model on the test set.
+        evaluate: runs the model on the test set, with the given number of passes of each loop, by name.
     """
-    evaluate()  # the first call also allocates and compiles, which should count at no depth
-    evaluations = []
-    for setting in settings:
-        with at_depths({loops[name]: depth for name, depth in setting.passes.items()}):
-            evaluations.append(evaluate())
+    evaluate(settings[-1].passes)  # the first call also allocates and compiles, which should count at no depth
+    evaluations = [evaluate(setting.passes) for setting in settings]
     full = evaluations[-1].outputs
     points = []
     for setting, (score, seconds, outputs) in zip(settings, evaluations):
@@ -135,9 +124,8 @@ def _points(text: str) -> float:
 
 def report(
     args: argparse.Namespace,
-    loops: dict[str, Loop],
     settings: Sequence[Setting],
-    evaluate: Callable[[], Evaluation],
+    evaluate: Callable[[Mapping[str, int]], Evaluation],
     score: str,
     higher_is_better: bool,
 ) -> None:
@@ -145,7 +133,7 @@ def report(
 
     Args:
         args: the options of :func:`add_options`.
-        loops, settings, evaluate: see :func:`measure`.
+        settings, evaluate: see :func:`measure`.
         score: name of the score.
         higher_is_better: whether larger scores are better.
 
@@ -154,7 +142,7 @@ def report(
     """
     if args.output is not None and not args.output.parent.is_dir():
         raise ValueError(f"--output={args.output}: must be in a folder that exists")
-    points = measure(loops, settings, evaluate)
+    points = measure(settings, evaluate)
     print(table(points, score))
     ranges = safe_ranges(settings, points, args.tolerance, higher_is_better)
     for name, (smallest, largest) in ranges.items():

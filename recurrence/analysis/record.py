@@ -1,6 +1,6 @@
 """Records the states after each pass and the attention weights of each pass, without changing what a model computes.
 
-For whole calls of a model: not while decoding token by token, or drafting.
+For whole calls of a model: not while decoding token by token.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,32 +1,22 @@
-"""The commands unshare and share of `python -m fairseq_plugin.convert` and `python -m timm_plugin.convert`."""
+"""The command unshare of `python -m fairseq_plugin.convert` and `python -m timm_plugin.convert`."""
 
 import argparse
 from pathlib import Path
 
-from recurrence.order import STRATEGIES
+from recurrence.removed import RELAXED_SHARING, reject_command
 
 
 def build(prog: str, description: str, upstream: str) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
-    """The parser of `unshare IN OUT` and `share IN OUT --unique-layers M`, and its subparsers, to add more commands.
+    """The parser of `unshare IN OUT`, and its subparsers, to add more commands.
 
     Args:
         prog, description: as the help shows them.
         upstream: "fairseq" or "timm", whose models have no loop.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_paths(commands.add_parser("unshare", help=f"a looped model as one of {upstream}'s own, without this plugin"))
-    share = add_paths(commands.add_parser("share", help=f"{upstream}'s transformer as a looped model of this plugin"))
-    add = share.add_argument
-    add("--unique-layers", type=int, required=True, metavar="M", help="stored blocks of each stack, 1 <= M <= layers")
-    add("--strategy", choices=sorted(STRATEGIES), default="cycle", help="which layers are tied (default: %(default)s)")
-    add(
-        "--rank",
-        type=int,
-        metavar="R",
-        help="rank of the term that each pass adds to every projection; at the model's width the result is exact; "
-        "without it passes keep nothing of their own",
-    )
+    reject_command(commands, "share", RELAXED_SHARING)
     return parser, commands
 
 

@@ -1,17 +1,22 @@
-"""Causal stacks: the norms of LLaMA's block, and a state that goes back."""
+"""Causal stacks: the norms of LLaMA's block, decoding in steps at any depth, and the table of levels."""
+
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from recurrence.block import Shape
-from recurrence.causal import CausalStack
-from recurrence.elastic import at_depths
+from recurrence.block import Pass, Shape
+from recurrence.causal import CausalStack, LoopState, project_memory, run_causal
+from recurrence.loop import Loop
 from recurrence.papers.ilr import LlamaBlock, llama_layers
-from recurrence.position import LevelTable, attention_positions
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.takase import shared_layers
+from recurrence.position import AttentionPositions, LevelTable, attention_positions, depth_time
+from tests.support import stacks
 
 EXACT = dict(rtol=0, atol=1e-12)
-SHAPE = Shape(12, 20, 2, norm_eps=1e-6)
+SHAPE, ORDER = Shape(12, 20, 2, norm_eps=1e-6), (0, 1, 1, 2)
 
 
 def random_states(*shape: int) -> torch.Tensor:
@@ -44,22 +49,87 @@ def test_an_adapter_joins_the_state_and_the_input_of_the_stack():
     torch.testing.assert_close(loop(x), expected)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("levels", [None, LevelTable(12, with_position=True)])
-def test_no_more_passes_run_than_have_a_level_or_a_slot(levels):
-    model = CausalStack(llama_layers(SHAPE, (0, 0)), level_table=levels).double()
-    with at_depths({model.loop: 3}), pytest.raises(ValueError, match="^3 passes: must be <= 2, as each has one static"):
-        model(random_states(3, 4, 12), state=None if levels else model.new_state())
+def llama(relative: bool) -> tuple[Loop, None]:
+    return llama_layers(SHAPE, ORDER, inject=(1,), relative=relative), None
+
+
+def translator(relative: bool, **signals: str) -> tuple[Loop, torch.Tensor]:
+    """The decoder of a RingFormer, and its memory."""
+    loop = ringformer(SHAPE, ORDER, Signals(3, **signals), memory_width=7, relative=relative)
+    return loop, random_states(3, 4, 7)
+
+
+LOOPS = {
+    "llama": llama,
+    "ringformer": translator,
+    "ringformer with signals on the memory": partial(translator, cross_attention_signal="before"),
+}
 
 
 @torch.no_grad()
-def test_a_state_is_rewound_and_reordered_with_its_injected_inputs():
-    model, x, order = llama_stack(), random_states(3, 12, 12), torch.tensor([2, 0, 0, 1])
-    state = model.new_state()
-    model(x[:, :4], None, state)
-    state.run(x[:, 4:9], (0, 1), **model.arguments(x[:, 4:9], None, 4, state))  # as drafting looks ahead
-    state.rewind(6)
-    assert state.cache.lengths == [6, 6, 4, 4, 4]
-    state.rewind(4)
+@pytest.mark.parametrize("passes", [3, None, 6])
+@pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative"])
+@pytest.mark.parametrize("make", LOOPS.values(), ids=list(LOOPS))
+def test_steps_and_reordered_batches_equal_whole_texts_at_every_depth(make, kind, passes):
+    """Also deeper than the loop's own order, because slots belong to the passes that run."""
+    torch.manual_seed(0)
+    loop, memory = make(kind == "relative")
+    loop = stacks.randomise(loop.double(), 0).eval()
+    positions = attention_positions(kind, SHAPE.width, SHAPE.heads, causal=True)
+    x, order = random_states(3, 9, 12), torch.tensor([2, 0, 0, 1])
+    padding = torch.zeros(3, 9, dtype=torch.bool)
+    padding[1, :2] = True  # before a text
+
+    def read(x, padding, state=None, rows=slice(None)):
+        contexts = None if memory is None else project_memory(loop, memory[rows], passes)
+        return run_causal(loop, x, positions, None, padding, state, passes, contexts=contexts)
+
+    state = LoopState(len(loop.indices(passes)))
+    read(x[:, :4], padding[:, :4], state)
     state.reorder(order)
-    torch.testing.assert_close(model(x[order, 4:], None, state), model(x)[order, 4:], **EXACT)
+    steps = [read(x[order, t : t + 1], padding[order, : t + 1], state, order) for t in range(4, 9)]
+    expected = read(x, padding)[order, 4:]
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, **EXACT)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("with_position", [True, False])
+def test_a_level_table_has_a_row_for_every_pass_that_runs(with_position):
+    """At another depth, those of a loop of that depth."""
+    torch.manual_seed(0)
+    loop, x, table = shared_layers(SHAPE, (0, 0)).double(), random_states(3, 5, 12), LevelTable(12, with_position)
+    for passes in (1, 2, 3):
+        other = Loop(loop.blocks, (0,) * passes, [Pass(2)] * passes)
+        rows = depth_time(5, 12)
+        y = x
+        for level in range(passes):
+            y = other(y + rows[level] + (rows if with_position else 0), (level,), causal=True)
+        torch.testing.assert_close(run_causal(loop, x, AttentionPositions(), table, passes=passes), y, **EXACT)
+
+
+@torch.no_grad()
+def test_a_stack_keeps_its_norm_for_the_end_and_reads_a_depth_step_by_step():
+    stack, x = llama_stack(), random_states(3, 7, 12)
+    states: list[torch.Tensor] = []
+    y = stack(x, states=states)
+    assert torch.equal(y, states[-1])
+    torch.testing.assert_close(stack.finish(y), stack.norm(y))
+    stack.loop = llama_layers(SHAPE, (0, 0)).double()
+    state = stack.new_state(passes=4)
+    steps = [stack(part, None, state, passes=4) for part in x.split((3, 1, 3), dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), stack(x, passes=4), **EXACT)
+    assert not torch.allclose(stack(x, passes=4), stack(x))
+    assert state.cache.length == 7
+
+
+def test_decoding_rejects_gradients():
+    stack = llama_stack()
+    with pytest.raises(RuntimeError, match="torch.no_grad"):
+        stack(random_states(1, 1, 12), None, stack.new_state())
+
+
+def test_a_depth_that_an_order_does_not_have_is_rejected():
+    stack, x = llama_stack(), random_states(1, 2, 12)
+    for call in (lambda: stack(x, passes=4), lambda: stack.new_state(4), lambda: project_memory(stack.loop, x, 4)):
+        with pytest.raises(ValueError, match="^depth=4: the order 0 0 1 2 2 does not run at it"):
+            call()

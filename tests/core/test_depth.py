@@ -8,14 +8,14 @@ from recurrence import order
 from recurrence.block import Shape
 from recurrence.depth import same_kind, source_passes
 from recurrence.loop import Loop
-from recurrence.papers.relaxed import relaxed
+from recurrence.papers.ringformer import Signals, ringformer
 from tests.support import stacks
 
 
-def relaxed_loop(which: order.Order, seed: int = 0) -> Loop:
-    """A loop of width 8 whose passes own LayerNorms, biases and terms of rank 2, all random."""
+def owning_loop(which: order.Order, seed: int = 0) -> Loop:
+    """A loop of width 8 whose passes own LayerNorms and level signals of rank 2, all random."""
     torch.manual_seed(seed)
-    return stacks.randomise(relaxed(Shape(8, 11, 2), which, 2), seed)
+    return stacks.randomise(ringformer(Shape(8, 11, 2), which, Signals(2)), seed)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_order_keeps_its_strategy_at_another_depth(which, passes, expected):
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_loading_gives_each_pass_the_parameters_of_its_source_pass(noted, caplog):
-    trained, used = relaxed_loop(order.cycle(2, 4)), relaxed_loop(order.cycle(2, 6), seed=1)
+    trained, used = owning_loop(order.cycle(2, 4)), owning_loop(order.cycle(2, 6), seed=1)
     weights = trained.state_dict() if noted else dict(trained.state_dict())
     weights["safe"] = torch.tensor([1.0, 4.0])  # which early versions stored
     used.load_state_dict(weights, assign=True)
@@ -69,10 +69,10 @@ def test_loading_gives_each_pass_the_parameters_of_its_source_pass(noted, caplog
 
 
 def test_a_saved_state_dict_notes_its_order(tmp_path):
-    torch.save(relaxed_loop((0, 1, 1)).state_dict(), tmp_path / "loop.pt")
+    torch.save(owning_loop((0, 1, 1)).state_dict(), tmp_path / "loop.pt")
     loaded = torch.load(tmp_path / "loop.pt", weights_only=True)
     assert loaded._metadata[""]["order"] == (0, 1, 1)
-    relaxed_loop((0, 1, 1), seed=1).load_state_dict(loaded)
+    owning_loop((0, 1, 1), seed=1).load_state_dict(loaded)
 
 
 def noting_loop(which: order.Order) -> Loop:

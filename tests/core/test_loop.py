@@ -6,11 +6,8 @@ from torch import Tensor, nn
 
 from recurrence.block import Shape
 from recurrence.loop import Loop
-from recurrence.papers.relaxed import relaxed
 from recurrence.papers.ringformer import Signals, ringformer
 from tests.support import stacks
-
-WIDTH = 8
 
 
 class Recorder(nn.Module):
@@ -21,31 +18,81 @@ class Recorder(nn.Module):
         self.name, self.calls = name, calls
         self.factor = nn.Parameter(torch.tensor(float(name + 2)))
 
-    def forward(self, x: Tensor, own=None, context=None, slot=None, **shared) -> Tensor:
-        self.calls.append((self.name, x.item(), own, context, slot, shared))
+    def forward(self, x: Tensor, own=None, **arguments) -> Tensor:
+        self.calls.append((self.name, x.item(), own, arguments))
         return x * self.factor
 
 
 @pytest.mark.parametrize(
-    ("indices", "read", "expected"),
+    ("passes", "indices", "read", "expected"),
     [
-        (None, [1, 3, 11, 36], [2, 9, 33, 72]),  # ((((1 + 0) 2 + 1) 3 + 2) 3 + 3) 2
-        ((0, 2, 3), [1, 4, 15], [2, 12, 30]),  # (((1 + 0) 2 + 2) 3 + 3) 2
-        ((), [], []),
+        (None, (0, 1, 2, 3), [1, 3, 11, 36], [2, 9, 33, 72]),  # ((((1 + 0) 2 + 1) 3 + 2) 3 + 3) 2
+        (3, (0, 1, 2), [1, 3, 11], [2, 9, 33]),
+        (6, (0, 1, 3, 2, 2, 3), [1, 3, 11, 25, 79, 242], [2, 9, 22, 75, 237, 484]),  # block 1 has no third run
+        ((0, 2, 3), (0, 2, 3), [1, 3, 11], [2, 9, 22]),
+        ((), (), [], []),
     ],
 )
-def test_blocks_run_in_order_with_the_arguments_of_their_pass(indices, read, expected):
-    calls, states, contexts = [], [], ["for block 0", "for block 1", "for block 1 again", "for block 0 again"]
+def test_blocks_run_in_order_with_the_arguments_of_their_pass(passes, indices, read, expected):
+    """`own` belongs to a pass of the loop; levels and arguments are one for each pass that runs."""
+    calls, states = [], []
     loop = Loop([Recorder(which, calls) for which in range(2)], (0, 1, 1, 0), [nn.Linear(1, 1) for _ in range(4)])
-    levels = [torch.tensor(float(level)) for level in range(4)]
-    given = dict(levels=levels, contexts=contexts, slots="abcd", indices=indices, causal=True)
+    assert tuple(loop.indices(passes)) == indices
+    levels = [torch.tensor(float(level)) for level in range(len(indices))]
+    given = dict(levels=levels, per_pass=dict(slot="abcdef", context=range(6)), causal=True)
     start = torch.tensor(1.0)
-    assert loop(start, states=states, **given) is [start, *states][-1]
+    assert loop(start, passes, states=states, **given) is [start, *states][-1]
     assert [state.item() for state in states] == expected
     assert calls == [
-        (loop.order[index], x, loop.own[index], contexts[index], "abcd"[index], {"causal": True})
-        for index, x in zip(range(4) if indices is None else indices, read)
+        (loop.order[index], x, loop.own[index], dict(slot="abcdef"[step], context=step, causal=True))
+        for step, (index, x) in enumerate(zip(indices, read))
     ]
+
+
+def test_without_what_passes_own_a_block_is_called_without_it():
+    calls: list = []
+    loop = Loop([Recorder(0, calls)], (0, 0), inject=(0,))
+    assert loop(torch.tensor(1.0)) == 6  # 2 (2 + 1)
+    assert [call[2:] for call in calls] == [(None, {})] * 2
+
+
+def test_a_depth_that_the_order_does_not_have_is_rejected():
+    loop = Loop([nn.Identity(), nn.Identity()], (0, 0, 1, 1))
+    with pytest.raises(ValueError, match="^depth=3: the order 0 0 1 1 does not run at it$"):
+        loop(torch.zeros(1), 3)
+
+
+def test_hooks_after_a_pass_see_and_change_its_state():
+    calls: list = []
+    loop, seen = Loop([Recorder(0, calls)], (0, 0, 0)), []
+    loop.after[1].register_forward_hook(lambda _, inputs, y: seen.append(y.item()) or y + 1)
+    assert loop(torch.tensor(1.0)) == 10  # (1 2 2 + 1) 2
+    assert seen == [4]
+    assert loop(torch.tensor(1.0), (1, 1)) == 7  # (1 2 + 1) 2 + 1
+    assert not any(key.startswith("after") for key in loop.state_dict())
+
+
+def test_checkpointing_recomputes_each_pass_and_changes_nothing_else():
+    """Outputs and gradients are equal bit for bit, with dropout; nothing is recomputed without gradients."""
+    found, kept, ran = [], [], []
+    x = torch.randn(2, 5, 8)
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        loop = ringformer(Shape(8, 11, 2, dropout=0.3), (0, 1, 1, 0), Signals(2))
+        loop.checkpointing, count = checkpointing, []
+        loop.blocks[1].register_forward_pre_hook(lambda *_, count=count: count.append(1))
+        with torch.no_grad():
+            loop(x)
+        loop.eval()(x)
+        assert len(count) == 4
+        torch.manual_seed(1)
+        y = loop.train()(x)
+        found.append([y, *torch.autograd.grad(y.square().sum(), loop.parameters())])
+        ran.append(len(count))
+        kept.append(stacks.kept_for_backward(loop, loop, x.clone().requires_grad_()))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert ran == [6, 8]
+    assert kept[1] < 0.6 * kept[0]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +126,10 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
     loop = Loop(blocks, which, [nn.Linear(1, 1) for _ in which], inject=range(1, len(blocks)))
     states, again = [], []
     loop(torch.tensor(1.0), states=states)
-    own, loop.chosen = list(loop.own), (0, len(which) - 1)
+    own = list(loop.own)
     loop.note_order()
     loop.truncate(passes)
-    assert (loop.order, loop.passes, loop.chosen) == (expected, passes, None)
+    assert (loop.order, loop.passes, loop.whole) == (expected, passes, which)
     assert loop.inject == set(range(1, len(kept)))
     assert loop.state_dict()["noted"].tolist() == list(expected)
     assert [block.name for block in loop.blocks] == kept
@@ -91,52 +138,3 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
     loop(torch.tensor(1.0), states=again)
     assert again == states[:passes]
     assert [call[2] for call in calls] == own[:passes]
-
-
-# Level signals where no published code has them
-
-
-SHAPE = Shape(WIDTH, 11, 2)
-
-
-def tokens(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def test_level_signals_join_the_hidden_units_of_the_ffn():
-    loop = stacks.randomise(ringformer(SHAPE, 2, Signals(2, None, "inside"), pre_norm=True).double(), 0)
-    x = tokens(2, 5, WIDTH)
-    block, found = loop.blocks[0], loop(x, causal=True)
-    for own in loop.own:
-        y = x + block.self_attn(own.norms[0](x), x, causal=True)
-        x = y + block.ffn.down((block.ffn.up(own.norms[1](y)) + y @ own.ffn_signal.matrix()[0].T).relu())
-    torch.testing.assert_close(found, x)
-
-
-def test_level_signals_in_cross_attention():
-    """The second sublayer: queries W x + M x, keys and values W m + M m of the memory m."""
-    signals = Signals(2, cross_attention_signal="after")
-    loop = stacks.randomise(ringformer(SHAPE, 2, signals, memory_width=6).double(), 0)
-    block, own, x, memory = loop.blocks[0], loop.own[0], tokens(2, 5, WIDTH), tokens(2, 4, 6)
-    signals = own.cross_q_signal.matrix(), own.cross_kv_signal.matrix().flatten(0, 1)
-    q, kv = (
-        y @ (layer.weight + signal.view_as(layer.weight)).T + layer.bias
-        for y, layer, signal in zip((x, memory), (block.cross_attn.q, block.cross_attn.kv), signals)
-    )
-    q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in (q, *kv.chunk(2, dim=-1)))
-    y = (q @ k.transpose(2, 3) / (WIDTH // 2) ** 0.5).softmax(-1) @ v
-    context = block.cross_attn.project(memory, own.term("cross_kv"))
-    got = block.cross_attn(x, context=context, q_term=own.term("cross_q"))
-    torch.testing.assert_close(got, block.cross_attn.out(y.transpose(1, 2).flatten(2)))
-
-
-def test_older_names_of_terms_are_read():
-    """What is now `terms.qkv` and `terms.up` was called after level signals."""
-    trained, used = (stacks.randomise(relaxed(SHAPE, (0, 1, 0), 2).double(), seed) for seed in (0, 1))
-    weights = trained.state_dict()
-    for key in list(weights):
-        old = key.replace("terms.qkv", "qkv_signal").replace("terms.up", "ffn_signal")
-        weights[old] = weights.pop(key)
-    assert sum("signal" in key for key in weights) == 3 * 2 * 3  # passes, projections, two factors and a bias
-    used.load_state_dict(weights)
-    assert torch.equal(used(tokens(2, 5, WIDTH)), trained(tokens(2, 5, WIDTH)))

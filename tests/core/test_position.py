@@ -79,10 +79,10 @@ def test_table_grows_and_follows_the_models_type():
 
 
 def test_a_table_first_asked_for_in_inference_mode_can_be_trained_with():
-    table, x = Table(position.rotary, 4), torch.randn(2, 3, 8, requires_grad=True)
+    table, x = Table(position.rotary, 4), torch.randn(2, 2, 3, 4, requires_grad=True)
     with torch.inference_mode():
         table.rows(3, like=x)
-    attention.rotate(x, 2, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
+    attention.rotate(x, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
     assert x.grad.isfinite().all()
 
 
@@ -93,11 +93,19 @@ def test_a_compiled_graph_keeps_no_table():
     assert len(table._rows) == 0
 
 
+def test_halves_of_a_head_turn_as_complex_numbers():
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    angles = torch.tensor([[p * 10000 ** (-2 * m / 8) for m in range(4)] for p in range(5)], dtype=torch.float64)
+    turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+    found = attention.rotate(x, *position.rotary(5, 8).chunk(2, dim=-1))
+    torch.testing.assert_close(found, torch.cat([turned.real, turned.imag], dim=-1))
+
+
 def test_rotated_tensors_keep_their_dtype():
-    x, angles = torch.randn(2, 3, 8), position.rotary(3, 4).float().chunk(2, dim=-1)
-    turned = attention.rotate(x.bfloat16(), 2, *angles)
+    x, angles = torch.randn(2, 2, 3, 4), position.rotary(3, 4).float().chunk(2, dim=-1)
+    turned = attention.rotate(x.bfloat16(), *angles)
     assert turned.dtype == torch.bfloat16
-    assert torch.equal(turned, attention.rotate(x.bfloat16().float(), 2, *angles).bfloat16())
+    assert torch.equal(turned, attention.rotate(x.bfloat16().float(), *angles).bfloat16())
 
 
 def test_linear_biases_are_rounded_once():

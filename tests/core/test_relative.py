@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from recurrence.attention import SelfAttention
 from recurrence.block import Shape
-from recurrence.causal import LoopState
+from recurrence.causal import LoopState, run_causal
+from recurrence.loop import Loop
 from recurrence.papers.takase import shared_layers
 from recurrence.position import DistanceTable, Relative
-from recurrence.relative import RelativeKeys
 from tests.core.test_causal import random_states
 from tests.support.stacks import randomise
 
@@ -54,7 +54,7 @@ def causal_mask(length: int) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_and_its_gradients_equal_the_formula(causal):
     layer, x = attention(), random_states(2, 7, 12).requires_grad_()
-    keys = layer.relative(DistanceTable(12).upto(7, 0 if causal else -6, x))
+    keys = layer.relative.keys(DistanceTable(12).upto(7, 0 if causal else -6, x))
     found = layer(x, self_bias=causal_mask(7) if causal else None, distance_keys=keys)
     expected = torch.stack([relative_attention(layer, row, causal) for row in x])
     torch.testing.assert_close(found, expected, **EXACT)
@@ -63,33 +63,32 @@ def test_attention_and_its_gradients_equal_the_formula(causal):
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
 
 
-def layers(order, causal: bool = True):
+def layers(order) -> tuple[Loop, Relative]:
     parts = dict(relative=True, pre_norm=True)
-    return shared_layers(Shape(12, 20, 2), order, **parts).double(), Relative(12, causal)
+    return shared_layers(Shape(12, 20, 2), order, **parts).double(), Relative(12, causal=True)
 
 
-def counted(monkeypatch) -> list:
-    calls, forward = [], RelativeKeys.forward
-    monkeypatch.setattr(RelativeKeys, "forward", lambda self, rows: calls.append(self) or forward(self, rows))
+def counted(loop: Loop) -> list:
+    """The blocks whose keys are projected from now on."""
+    calls: list = []
+    for which, block in enumerate(loop.blocks):
+        block.self_attn.relative.project.register_forward_hook(lambda *_, which=which: calls.append(which))
     return calls
 
 
-def test_keys_are_projected_once_for_each_stored_block(monkeypatch):
-    loop, positions = layers((0, 1, 0, 1, 1))
-    calls = counted(monkeypatch)
-    loop(random_states(2, 9, 12), **positions.causal_arguments(loop, random_states(2, 9, 12), None))
-    assert calls == [block.self_attn.relative for block in loop.blocks]
+@pytest.mark.parametrize("passes", [None, 7])
+def test_keys_are_projected_once_for_each_stored_block(passes):
+    loop, positions = layers((0, 1, 0, 1, 0))
+    calls, x = counted(loop), random_states(2, 9, 12)
+    run_causal(loop, x, positions, passes=passes)
+    assert calls == [0, 1]
 
 
 @torch.no_grad()
-def test_decoding_keeps_the_keys_until_the_text_outgrows_them(monkeypatch):
+def test_decoding_keeps_the_keys_until_the_text_outgrows_them():
     loop, positions = layers((0, 0, 0))
-    x, state, steps = random_states(2, 70, 12), LoopState(loop), []
-    whole = loop(x, **positions.causal_arguments(loop, x, None))
-    calls = counted(monkeypatch)
-    for start in range(70):
-        step = x[:, start : start + 1]
-        arguments = positions.causal_arguments(loop, step, None, start, state.kept_keys)
-        steps.append(state.run(step, loop.running, **arguments))
+    x, state = random_states(2, 70, 12), LoopState(3)
+    whole, calls = run_causal(loop, x, positions), counted(loop)
+    steps = [run_causal(loop, step, positions, state=state) for step in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)
     assert len(calls) == 3  # for 32, 64 and 128 tokens

@@ -5,7 +5,6 @@ import shlex
 
 import pandas as pd
 import pytest
-import torch
 from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -76,10 +75,10 @@ def test_what_has_no_loop_over_depth_is_rejected(arch):
     [
         ("ringformer_base", "--mixed-depth --depth-range 1-2 --dropout 0 --attention-signal before"),
         ("universal", "--init admin"),
-        ("cycle", "--encoder-order 0,1,1,2 --decoder-order 0,0 --residual-rank 2"),
+        ("cycle", "--encoder-order 0,1,1,2 --decoder-order 0,0"),
         ("ilr_small", "--block-loops 3 --inject-embedding --inject-adapter"),
         ("cycle_lm", "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"),
-        ("cycle_lm", "--residual-rank 2"),  # its smallest band has one column
+        ("cycle_lm", ""),  # its smallest band has one column
     ],
 )
 def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
@@ -87,7 +86,7 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
     control = options(*arch_and_flags(words["once"]))
     for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
         assert getattr(control, name, None) == getattr(args, name, None)
-    assert not {"depth_range", "residual_rank", "inject_embedding", "inject_adapter"} & {
+    assert not {"depth_range", "inject_embedding", "inject_adapter"} & {
         name for name, value in vars(control).items() if value not in (None, False)
     }
 
@@ -201,11 +200,3 @@ def test_texts_are_scored_by_perplexity(german, tmp_path):
     assert (runs["score"] > 1).all()
     assert (runs["rate"] == 0.01).all()
     assert "perplexity by" in (tmp_path / "comparison.md").read_text()
-
-
-def test_eight_bits_need_a_cpu_and_float32():
-    model = models.tiny("ringformer_tiny").float()
-    model.eight_bits = True
-    model.to(torch.bfloat16)
-    with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
-        model.prepare_for_inference_(None)

@@ -9,8 +9,8 @@ from fairseq import checkpoint_utils
 from fairseq import models as fairseq_models
 
 from fairseq_plugin import convert
-from fairseq_plugin.conversion import upstream
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export import upstream
+from fairseq_plugin.export.unshare import unshared
 from fairseq_plugin.models.ringformer import WEIGHTS
 from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech
@@ -77,7 +77,7 @@ def test_pre_norm_models_convert_or_are_rejected(arch):
 SPEECH_FLAGS = {
     **speech.VARIANTS,
     "one matrix": ["--share-decoder-input-output-embed", "--layernorm-embedding", "--no-scale-embedding"],
-    "residuals": ["--residual-rank", "3", "--activation-fn", "gelu"],
+    "gelu": ["--activation-fn", "gelu"],
 }
 
 
@@ -108,7 +108,6 @@ ORDERS = ("--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1")
         ("cycle", ["--init", "admin"]),
         ("ringformer_tiny", ["--init", "admin"]),
         ("cycle", ORDERS),
-        ("cycle", [*ORDERS, "--residual-rank", "2"]),
         ("cycle", [*ORDERS, "--init", "admin"]),
     ],
 )
@@ -259,29 +258,9 @@ def test_ctranslate2_scores_as_fairseq_does(corpus, trained, tmp_path):
         torch.testing.assert_close(found, row[: len(found)], rtol=0, atol=1e-4)
 
 
-@pytest.mark.slow
-def test_share_trains_on_and_folds_back_by_command_line(trained, corpus, tmp_path):
-    """RingFormer -> fairseq's transformer -> a cycle with low-rank terms -> two updates more -> fairseq's again."""
-
-    def run(*arguments):
-        convert.main([str(argument) for argument in arguments])
-
-    run("unshare", trained.folder / "checkpoint_last.pt", tmp_path / "fairseq.pt")
-    run("share", tmp_path / "fairseq.pt", tmp_path / "looped.pt", "--unique-layers", "1", "--rank", "32")
-    state = load_safely(tmp_path / "looped.pt")
-    assert state["args"].arch == "cycle"
-    tuned = ["--finetune-from-model", tmp_path / "looped.pt", "--arch", "cycle", "--residual-rank", "32"]
-    tuned += ["--encoder-unique-layers", "1", "--decoder-unique-layers", "1", "--activation-fn", "gelu"]
-    tuned += ["--encoder-learned-pos", "--decoder-learned-pos", "--no-scale-embedding", "--disable-validation"]
-    log = cli.train(corpus.data, tmp_path / "tuned", *tuned, "--max-update", "2", "--batch-size", "16")
-    assert "loading pretrained model from" in log
-    run("unshare", tmp_path / "tuned" / "checkpoint_last.pt", tmp_path / "folded.pt")
-    assert load_safely(tmp_path / "folded.pt")["args"].arch == "transformer"
-
-
 def foreign(**state) -> dict:
-    """A checkpoint of fairseq's transformer with other options or weights."""
-    args = Namespace(arch="transformer", share_all_embeddings=True)
+    """A checkpoint with other options or weights than those of its model."""
+    args = Namespace(arch="ringformer_base", share_all_embeddings=True)
     return {"args": args, "model": {"encoder.embed_tokens.weight": torch.zeros(9, 512)}, **state}
 
 
@@ -291,13 +270,13 @@ def foreign(**state) -> dict:
         (foreign(args=None), "holds no options of a model"),
         (foreign(args=None, cfg={"model": {}}), "holds no options of a model"),
         (foreign(args=Namespace(encoder_layers=6)), "name no architecture, under arch or _name"),
-        (foreign(args=Namespace(arch="nothing")), "--arch nothing: must be "),
-        (foreign(), "--arch transformer: does not fit the weights: Missing key"),
+        (foreign(args=Namespace(arch="nothing")), "--arch nothing: not an architecture of this plugin"),
+        (foreign(), "--arch ringformer_base: does not fit the weights: Missing key"),
     ],
 )
 def test_foreign_checkpoints_are_rejected_by_name(state, message):
     with pytest.raises(ValueError, match=message):
-        convert.share_checkpoint(state, "cycle", 1, None)
+        convert.unshare_checkpoint(state)
 
 
 def test_the_folder_of_the_result_is_made(tmp_path, rejected):
@@ -315,7 +294,7 @@ def test_the_folder_of_the_result_is_made(tmp_path, rejected):
         ("unshare {last} {last}", "must not be IN, which is never overwritten"),
         ("unshare {folder}/missing.pt {out}", "missing.pt: no such file"),
         ("hf {last} {out} --dictionary {folder}/no", "/no: no such file or folder"),
-        ("share {last} {out} --unique-layers 1", "--arch ringformer_tiny: must be one of fairseq's own"),
+        ("share {last} {out} --rank 8", "convert share: error: was removed: train a looped model from scratch"),
     ],
 )
 def test_wrong_commands_are_rejected_and_write_nothing(trained, tmp_path, rejected, arguments, message):

@@ -100,7 +100,6 @@ KNOBS = {
     "ffn_signal": Knob("--ffn-signal none", "parameters"),
     "signal_init": Knob("--signal-init random", "values"),
     "share_layer_num": Knob("--share-layer-num 2", "either", base=stored_by_preset(6)),
-    "residual_rank": Knob("--residual-rank 2", "parameters"),
     "block_loops": Knob("--block-loops 4", "parameters"),
     "no_lrc": Knob("--no-lrc", "parameters"),
     "nll": Knob("--nll", "parameters"),

@@ -31,14 +31,15 @@ def test_each_side_has_its_own():
 
 
 def test_other_options_of_the_family_act():
-    model = models.tiny("cycle", *MIDDLE, "--init", "admin", "--residual-rank", "2")
+    model = models.tiny("cycle", *MIDDLE, "--init", "admin")
     assert [len(loop.own) for loop in models.loops(model)] == [5, 3]
     assert [len(own.residuals) for own in models.loops(model)[1].own] == [3, 3, 3]
 
 
 def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
-    trained = models.tiny("cycle", *MIDDLE, "--residual-rank", "2")
-    flags = ("--encoder-order", "0,1,1,2", "--decoder-order", "0,0,0,1", "--residual-rank", "2")
+    """Each pass has vectors of its own."""
+    trained = models.tiny("cycle", *MIDDLE, "--init", "admin")
+    flags = ("--encoder-order", "0,1,1,2", "--decoder-order", "0,0,0,1", "--init", "admin")
     used, batch = models.tiny("cycle", *flags, seed=1), models.inputs("cycle")
     used.load_state_dict(trained.state_dict())
     assert depth_log(caplog) == [
@@ -51,7 +52,7 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
 
 def test_commands_read_the_order_from_the_checkpoint_and_overrides_give_another(corpus, tmp_path):
     layers = ("--encoder-layers", "5", "--decoder-layers", "3")  # instead of cli.MODEL's; the orders have as many
-    flags = ("--arch", "sequence", *layers, *MIDDLE, "--residual-rank", "4", "--batch-size", "16")
+    flags = ("--arch", "sequence", *layers, *MIDDLE, "--init", "admin", "--batch-size", "16")
     cli.train(corpus.data, tmp_path, *flags, "--max-epoch", "2")
     few, overrides = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "20"), "'encoder_layers': None"
     command = (corpus.data, tmp_path / "checkpoint_last.pt", *few)

@@ -3,16 +3,13 @@
 from argparse import Namespace
 
 import pytest
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
-from omegaconf import OmegaConf
 
-from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
-from fairseq_plugin.modules.model import check_task
+from fairseq_plugin.build import build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.seq2seq import check_task
 from fairseq_plugin.tasks.copying import CopyingTask
-from recurrence.errors import FieldError
 from tests.support import language, models
 
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
@@ -54,7 +51,6 @@ BAD = {
     "cycle": {
         "--encoder-unique-layers 13": "--encoder-unique-layers=13: must be >= 1 and <= --encoder-layers=12",
         "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
-        "--residual-rank 513": "--residual-rank=513: must be >= 1 and <= --encoder-embed-dim=512",
         "--encoder-order 0,3": "--encoder-order=0,3: must name every block from 0 to 3; block 1 is missing",
         "--decoder-order 0,one": "--decoder-order=0,one: must be the numbers of stored blocks from 0, one per pass",
         "--encoder-order 0,1,1 --encoder-layers 4": "--encoder-layers=4: must be 3, the number of passes in",
@@ -206,15 +202,3 @@ def test_criterions_of_other_models_are_rejected(kind):
     criterion = f"label_smoothed_cross_entropy_with_{kind}"
     with pytest.raises(ValueError, match=f"^--criterion={criterion}: "):
         check_task(Namespace(criterion=criterion), None)
-
-
-def test_a_removed_option_is_rejected_unless_it_is_off():
-    """Checkpoints of older versions name it; a yaml file's configuration knows its own keys only."""
-    args = Namespace(_name="ringformer_tiny")
-    ARCH_CONFIG_REGISTRY["ringformer_tiny"](args)
-    check = ARCH_MODEL_REGISTRY["ringformer_tiny"].options.check
-    for value in (None, 0.0):
-        check(OmegaConf.create({**vars(args), "exit_threshold": value}))
-    for kind in (OmegaConf.create, lambda values: Namespace(**values)):
-        with pytest.raises(FieldError, match=r"^exit_threshold=0.3: was removed: .*; run fewer passes"):
-            check(kind({**vars(args), "exit_threshold": 0.3}))

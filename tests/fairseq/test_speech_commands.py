@@ -104,20 +104,15 @@ def test_the_hub_transcribes_a_file(tones, trained, recognised):
     hub = SpeechToText.from_pretrained(*where, **search)
     for number in range(3):
         assert hub.predict(str(tones / f"test-{number}.wav")) == cli.hypotheses(recognised)[number][0]
-    hub = SpeechToText.from_pretrained(*where, **search, eight_bits=True)
-    assert any("quantized" in type(layer).__module__ for layer in hub.model.modules())
 
 
-def test_converted_models_recognise_the_same(tones, trained, tmp_path):
-    """fairseq's s2t_transformer, and a loop over one layer with terms of full rank that is made of it."""
-    looped, upstream, shared = trained / "checkpoint_last.pt", tmp_path / "upstream.pt", tmp_path / "shared.pt"
-    convert = ("-m", "fairseq_plugin.convert")
-    assert "(--arch s2t_transformer)" in cli.python(*convert, "unshare", looped, upstream)
-    ranks = ("--unique-layers", "1", "--rank", "32")
-    assert "(--arch s2t_cycle)" in cli.python(*convert, "share", upstream, shared, *ranks)
+def test_a_converted_model_recognises_the_same(tones, trained, tmp_path):
+    """As fairseq's s2t_transformer."""
+    looped, upstream = trained / "checkpoint_last.pt", tmp_path / "upstream.pt"
+    assert "(--arch s2t_transformer)" in cli.python("-m", "fairseq_plugin.convert", "unshare", looped, upstream)
     # One file at a time: fairseq's convolutions see padding.
-    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, upstream, shared)]
-    assert found == found[:1] * 3
+    found = [cli.hypotheses(generate(tones, path, "test", "--batch-size", "1")) for path in (looped, upstream)]
+    assert found[0] == found[1]
 
 
 def test_raw_waveforms_and_bf16(tones, tmp_path):

@@ -50,7 +50,8 @@ def text_options(arch: str, chance: random.Random) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
     tiny = models.tiny_flags(arch)
-    chosen = chance.sample(parser._actions, min(chance.randint(1, 3), len(parser._actions)))
+    known = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    chosen = chance.sample(known, min(chance.randint(1, 3), len(known)))
     return [*tiny, *(word for action in chosen for word in flag(action, chance))]
 
 

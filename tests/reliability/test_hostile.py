@@ -45,13 +45,11 @@ FAIRSEQ = {
     "fairseq_plugin/average.py": {"average": "python -m fairseq_plugin.average --inputs {file} --output {new}"},
     "fairseq_plugin/convert.py": {
         "unshare": "python -m fairseq_plugin.convert unshare {file} {new}",
-        "share": "python -m fairseq_plugin.convert share {file} {new} --unique-layers 1",
     },
 }
 IMAGES = {
     "timm_plugin/checkpoints.py": {
         "unshare": "python -m timm_plugin.convert unshare {file} {new}",
-        "share": "python -m timm_plugin.convert share {file} {new} --unique-layers 1",
         "accuracy": "python -m timm_plugin.accuracy {folder}",
     },
     "timm_plugin/train.py": {

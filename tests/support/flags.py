@@ -5,7 +5,7 @@ import functools
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
+from recurrence.removed import Removed
 
 
 @functools.cache
@@ -25,5 +25,5 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
 
 
 def option_names(arch: str) -> set[str]:
-    """The options, without those of elastic depth, which test_elastic.py tests."""
-    return {action.dest for action in parser(arch)._actions} - set(DEPTH_OPTIONS)
+    """The options, without those that were removed or are a criterion's, which only say so."""
+    return {action.dest for action in parser(arch)._actions if not isinstance(action, Removed)}

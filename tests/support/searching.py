@@ -6,7 +6,6 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from recurrence.causal import CausalStack
 from tests.support import language, models
 
 
@@ -81,20 +80,3 @@ def expect_scores_of_the_full_forward(model: nn.Module, hypothesis: dict, *sourc
     found = models.log_probabilities(model, *source, models.collate([tokens], target=True))[0]
     scores = found.gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(hypothesis["positional_scores"].double(), scores, rtol=0, atol=1e-4)
-
-
-# Language models for drafting
-
-DEEP = {"KausikRecurrence": ["--decoder-layers", "4"]}  # tiny models of other families have four passes or more
-
-
-def looped(arch: str, *flags: str) -> nn.Module:
-    """A tiny language model of at least four passes."""
-    return models.tiny(arch, *flags, *DEEP.get(language.FAMILY[arch], ()))
-
-
-# Language cases whose loop runs over depth, and those with a recurrence along the sequence.
-OVER_DEPTH = [
-    (arch, flags) for arch, flags in language.CASES if isinstance(looped(arch, *flags).decoder.stack, CausalStack)
-]
-ALONG_THE_TEXT = [case for case in language.CASES if case not in OVER_DEPTH]

@@ -9,7 +9,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_plugin.models.speech import SpeechToText
-from fairseq_plugin.modules.model import LoopedTransformer
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.order import STRATEGIES
 from tests.support import words
 from tests.support.flags import options
@@ -44,9 +44,7 @@ VARIANTS_OF = {
     "one_wide_ffn_base": {"relative": ["--position", "relative"]},
     "universal": {"rotary": ["--position", "rotary"]},
     "universal_small": {"alibi": ["--position", "alibi"]},
-    "cycle": {
-        "any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1"],
-    },
+    "cycle": {"any order": ["--encoder-order", "0,1,1,2,0", "--decoder-order", "1,0,1,1"]},
 }
 
 

@@ -1,25 +1,21 @@
-"""Image models to timm's own and back: equal outputs without the plugin, or a rejection that states the reason."""
+"""Image models to timm's own: equal outputs without the plugin, or a rejection that states the reason."""
 
 import argparse
 import json
 import re
 import sys
-from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from timm.data import resolve_data_config
-from timm.layers import GluMlp
 from timm.models import save_for_hf
-from timm.models.vision_transformer import ResPostBlock, VisionTransformer
-from torch import nn
+from timm.models.vision_transformer import VisionTransformer
 
 from tests.support import cli, vision
 from tests.support.vision import CASES, MODELS, timm
 from timm_plugin import checkpoints, convert
-from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin.conversion import to_looped, to_timm
+from timm_plugin.conversion import to_timm
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
 SIGNALS = "its level signals read the residual stream before the norm, and no layer of timm does"
@@ -58,19 +54,6 @@ def test_timms_own_model_gives_the_same_logits(case):
     assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "options", [*(dict(loop_order=order) for order in ("internal", "external", "reverse")), dict(terms=("qkv", "out"))]
-)
-def test_low_rank_terms_are_folded(options):
-    """Also Relaxed Recursive Transformers' LoRA of each pass, on chosen projections; the others share their biases."""
-    model, x = vision.small_with_images("recursive_deit_tiny", residual_rank=3, loops=2, depth=2, **options)
-    if "terms" in options:
-        assert set(model.loop.own[0].terms) == {"qkv", "out"}
-        biases = {name for name, _ in model.loop.blocks[0].named_parameters() if name.endswith("bias")}
-        assert biases == {"ffn.up.bias", "ffn.down.bias"}
-    torch.testing.assert_close(to_timm(model)(x), model(x), **CLOSE)
-
-
 def test_a_model_in_training_is_converted_at_full_depth():
     model = vision.small("recursive_deit_tiny", depth=1, loops=4, depth_range=(1, 4)).train()
     model.set_num_updates(2)  # which draws one pass
@@ -85,58 +68,12 @@ def test_a_hidden_width_that_timm_would_round_down_is_kept():
 
 def test_timms_own_model_has_nothing_to_unshare():
     with pytest.raises(ValueError, match=r"^VisionTransformer: not a model of this plugin"):
-        to_timm(upstream())
+        to_timm(timm.create_model("test_vit"))
 
 
 def test_another_epsilon_is_rejected():
     with pytest.raises(ValueError, match="norm_eps=0.1: must be 1e-06"):
         to_timm(vision.small("plain_vit", norm_eps=0.1))
-
-
-# Sharing
-
-
-def upstream(name: str = "vit_tiny_patch16_224", **changes) -> nn.Module:
-    """A small random model of timm's in double precision."""
-    torch.manual_seed(0)
-    shape = dict(img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, mlp_ratio=1.3, num_classes=7)
-    return vision.randomise(timm.create_model(name, **{**shape, **changes}).double(), 0, noise=0.1).eval()
-
-
-@pytest.mark.parametrize("strategy", ["sequence", "cycle", "cycle_rev"])
-@pytest.mark.parametrize("unique_layers", [1, 2])
-@pytest.mark.parametrize(
-    "changes", [{}, dict(class_token=False, global_pool="avg", fc_norm=False)], ids=["token", "avg"]
-)
-def test_full_rank_is_exact_and_folds_back(strategy, unique_layers, changes):
-    model = upstream(**changes)
-    looped, x = to_looped(model, strategy, unique_layers, 16), torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    assert isinstance(looped, LoopedVisionTransformer)
-    assert len(looped.loop.blocks) == unique_layers
-    torch.testing.assert_close(looped(x), model(x), **CLOSE)
-    torch.testing.assert_close(to_timm(looped).state_dict(), model.state_dict(), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("changes", "how", "message"),
-    [
-        ({}, ("cycle", 2, 17), "--rank=17: must be >= 1 and <= the model's width, 16"),
-        ({}, ("sandwich", 4, 4), "--unique-layers=4: must be 3 with sandwich"),
-        ({}, ("cycle", 3, 4), "--unique-layers=3: must be >= 1 and divide the 4 layers"),
-        (dict(init_values=0.1), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.ls1.gamma"),
-        (dict(qkv_bias=False), ("cycle", 2, 4), "a looped model has other parts: .*blocks.0.attn.qkv.bias"),
-        (dict(no_embed_class=True), ("cycle", 2, 4), "a looped model has other parts: .*pos_embed"),
-        (dict(act_layer="relu"), ("cycle", 2, 4), "without options, differs"),
-        (dict(act_layer=partial(nn.GELU, approximate="tanh")), ("cycle", 2, 4), "without options, differs"),
-        (dict(norm_layer=partial(nn.LayerNorm, eps=1e-5)), ("cycle", 2, 4), "without options, differs"),
-        (dict(block_fn=ResPostBlock), ("cycle", 2, 4), "of timm's Block"),
-        (dict(mlp_layer=GluMlp), ("cycle", 2, 4), "mlp_layer=GluMlp: must be timm's Mlp"),
-        (dict(name="deit_tiny_distilled_patch16_224"), ("cycle", 2, 4), "VisionTransformerDistilled: only timm's"),
-    ],
-)
-def test_models_that_cannot_be_shared_are_rejected(changes, how, message):
-    with pytest.raises(ValueError, match=f"(?s){message}"):
-        to_looped(upstream(**changes), *how)
 
 
 # Command lines
@@ -152,23 +89,19 @@ print(json.dumps([type(model).__name__, list(model.pretrained_cfg["mean"]), mode
 
 
 @pytest.mark.slow
-def test_there_and_back_by_command_line_and_without_the_plugin(tmp_path):
+def test_by_command_line_the_result_runs_without_the_plugin(tmp_path):
     model = vision.fresh("recursive_deit_tiny").eval()
     weights, x = tmp_path / "looped.safetensors", torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
     save_file(model.state_dict(), weights)
     kwargs = [f"{name}={value}" for name, value in vision.arguments("recursive_deit_tiny").items()]
-    own, again = tmp_path / "own", tmp_path / "new" / "again"
+    own = tmp_path / "new" / "own"
     convert.main(["unshare", f"{weights}", f"{own}", "--model", "recursive_deit_tiny", "--model-kwargs", *kwargs])
     alone = cli.run(sys.executable, "-W", "ignore", "-c", ALONE, own, fresh=True)
     name, mean, logits = json.loads(alone.splitlines()[-1])
     assert name == "VisionTransformer"
     assert mean == list(model.pretrained_cfg["mean"])
     torch.testing.assert_close(torch.tensor(logits), model(x), **CLOSE)
-    convert.main(["share", f"{own}", f"{again}", "--unique-layers", "3", "--strategy", "sequence"])
-    again = timm.create_model(f"local-dir:{again}", pretrained=True).eval()
-    assert again.loop.order == model.loop.order
-    torch.testing.assert_close(again(x), model(x), **CLOSE)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["looped.safetensors", "new", "own"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["looped.safetensors", "new"]
 
 
 def test_a_training_checkpoint_describes_its_model(tmp_path):
@@ -216,7 +149,7 @@ def test_a_timm_that_would_not_save_the_options_is_rejected(tmp_path, rejected, 
         ("unshare {folder}/missing.pth {out}", "IN={folder}/missing.pth: no such file"),
         ("unshare {file} {out} --model uit --model-kwargs depth=1", "not the weights of uit with {{'depth': 1}}"),
         ("unshare {file} {out} --model-kwargs depth", "argument --model-kwargs: 'depth': must be key=value"),
-        ("share {file} {out}", "required: --unique-layers"),
+        ("share {file} {out} --rank 8", "convert share: error: was removed: train a looped model from scratch"),
     ],
 )
 def test_wrong_commands_are_rejected_and_write_nothing(tmp_path, rejected, arguments, message):

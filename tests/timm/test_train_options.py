@@ -64,7 +64,7 @@ REJECTED = {
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
     "--depth-range (1, 2): needs a looped model of timm_plugin": ["--depth-range", "1-2"],
-    "command: error: --loop-after-updates=9: was removed: late loops were never ahead": ["--loop-after-updates", "9"],
+    "error: --loop-after-updates=9: was removed: train with all passes": ["--loop-after-updates", "9"],
     "--pass-loss 1.0: must not be given with --teacher": [*PASS_LOSS, *TEACHER],
     "--pass-loss 0.5: must not be given with --teacher": [*UIT, "pass_loss=0.5", *TEACHER],
     "--teacher vit_tiny_patch16_224: must not be given with uit": [*UIT, "--mixed-depth", *TEACHER],
@@ -83,9 +83,9 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, mes
 
 def test_a_timm_without_what_the_trainer_needs_is_rejected_by_its_version(monkeypatch):
     monkeypatch.delattr(timm.task, "evaluation_sample_limit")
-    monkeypatch.delitem(sys.modules, "timm_plugin._task")
+    monkeypatch.delitem(sys.modules, "timm_plugin.task")
     with pytest.raises(ImportError, match=f"^timm {re.escape(timm.__version__)}: must be 1.0.31 or later"):
-        importlib.import_module("timm_plugin._task")
+        importlib.import_module("timm_plugin.task")
 
 
 def test_weights_that_are_not_downloaded_are_not_called_missing_files(images, tmp_path, rejected, monkeypatch):

@@ -1,0 +1,261 @@
+"""Conversion to folders that Hugging Face's transformers reads without this plugin; every pass becomes a layer.
+
+A language model of Intra-Layer Recurrence becomes a `LlamaForCausalLM`. A translation model is unshared and becomes an
+`FSMTForConditionalGeneration`, that library's version of fairseq's transformer, with fairseq's parameter names.
+
+Both run each layer once, and a tensor in safetensors cannot have two names, so a block that runs four times is stored
+four times.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from fairseq_plugin.embedding import TokenInput
+from fairseq_plugin.export.unshare import unshared
+from fairseq_plugin.export.upstream import max_positions
+from fairseq_plugin.models.ilr import IntraLayerRecurrence
+from fairseq_plugin.options import SIDES
+from fairseq_plugin.published.language import ilr_layer
+from fairseq_plugin.seq2seq import LoopedTransformer
+from recurrence.weights.names import to_theirs
+
+Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
+SEARCH = dict(num_beams=5, early_stopping=True, max_length=200)  # as fairseq-generate's
+
+
+def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """The configuration and the weights of a trained model with these options.
+
+    Raises:
+        ValueError: naming the architecture or option that neither library class can represent.
+    """
+    if isinstance(model, LoopedTransformer) and isinstance(model.encoder.inputs, TokenInput):
+        return as_fsmt(model, args)
+    return as_llama(model, args)
+
+
+def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """As :func:`converted`, for a language model."""
+    if not isinstance(model, IntraLayerRecurrence):
+        raise ValueError(
+            f"--arch {args.arch}: must be ilr_small, ilr_large or a translation model; transformers has no other blocks"
+        )
+    if model.position_kind(args) != "rotary":
+        raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
+    if args.post_norm:
+        raise ValueError("--post-norm: the layers of LlamaForCausalLM are pre-norm")
+    if model.decoder.inputs.scale != 1:
+        raise ValueError("no_scale_embedding=False: LlamaForCausalLM does not scale its embedding")
+    loop = model.decoder.stack.loop
+    if loop.inject:
+        raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")
+    embedding = model.decoder.embed_tokens
+    weights = {"model.embed_tokens.weight": embedding.weight, "model.norm.weight": model.decoder.stack.norm.weight}
+    for layer, which in enumerate(loop.order):
+        weights |= to_theirs(loop.state_dict(), ilr_layer(f"model.layers.{layer}", f"blocks.{which}"))
+    config = dict(
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        vocab_size=embedding.num_embeddings,
+        hidden_size=args.decoder_embed_dim,
+        intermediate_size=args.decoder_ffn_embed_dim,
+        num_hidden_layers=loop.passes,
+        num_attention_heads=args.decoder_attention_heads,
+        num_key_value_heads=args.decoder_attention_heads,
+        hidden_act="silu",
+        rms_norm_eps=model.decoder.stack.norm.eps,
+        rope_theta=10000.0,
+        max_position_embeddings=max_positions(args, "target"),
+        tie_word_embeddings=True,  # as in every ilr_* model
+        torch_dtype=str(embedding.weight.dtype).removeprefix("torch."),
+    )
+    return config, {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+
+
+def as_fsmt(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
+    """As :func:`converted`, for a translation model."""
+    options, weights = unshared(model, args)
+    _check_fsmt(options)
+    matrix = weights["decoder.embed_tokens.weight"]
+    pad = model.encoder.embed_tokens.padding_idx
+    rows = max_positions(options, "source")
+    table = SinusoidalPositionalEmbedding.get_embedding(rows + pad + 1, options.encoder_embed_dim, pad).to(matrix.dtype)
+    weights = {**{f"{side}.embed_positions.weight": table for side in SIDES}, **weights}
+    config = dict(
+        architectures=["FSMTForConditionalGeneration"],
+        model_type="fsmt",
+        langs=[getattr(options, f"{side}_lang", None) or side for side in ("source", "target")],
+        src_vocab_size=len(weights["encoder.embed_tokens.weight"]),
+        tgt_vocab_size=len(matrix),
+        d_model=options.encoder_embed_dim,
+        **{f"{side}_layers": getattr(options, f"{side}_layers") for side in SIDES},
+        **{f"{side}_attention_heads": getattr(options, f"{side}_attention_heads") for side in SIDES},
+        **{f"{side}_ffn_dim": getattr(options, f"{side}_ffn_embed_dim") for side in SIDES},
+        activation_function=options.activation_fn,
+        max_position_embeddings=rows,
+        scale_embedding=not options.no_scale_embedding,
+        tie_word_embeddings=options.share_all_embeddings,
+        **{name: getattr(options, name) for name in ("dropout", "attention_dropout", "activation_dropout")},
+        torch_dtype=str(matrix.dtype).removeprefix("torch."),
+    )
+    dropped = {"encoder.version", "decoder.version"}
+    if options.share_all_embeddings:
+        dropped |= {"encoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    kept = {f"model.{key}": tensor for key, tensor in weights.items() if key not in dropped}
+    return config, {name: tensor.detach().clone().contiguous() for name, tensor in kept.items()}
+
+
+def _check_fsmt(options: argparse.Namespace) -> None:
+    """Raises ValueError, naming the option, for what fairseq's transformer has and FSMT cannot represent."""
+    absent = {
+        "encoder_normalize_before": "its layers are post-norm",
+        "decoder_normalize_before": "its layers are post-norm",
+        "layernorm_embedding": "it has no LayerNorm on its embedding",
+        "no_token_positional_embeddings": "it adds positions to its embedding",
+    }
+    for name, reason in absent.items():
+        if getattr(options, name, False):
+            raise ValueError(f"--{name.replace('_', '-')}: not supported by FSMTForConditionalGeneration: {reason}")
+    if options.activation_fn not in ("relu", "gelu"):
+        raise ValueError(f"--activation-fn={options.activation_fn}: must be relu or gelu")
+    widths = options.encoder_embed_dim, options.decoder_embed_dim
+    if widths[0] != widths[1]:
+        raise ValueError(f"--decoder-embed-dim={widths[1]}: must be the encoder's, {widths[0]}")
+    rows = max_positions(options, "source"), max_positions(options, "target")
+    if rows[0] != rows[1]:
+        raise ValueError(f"--max-target-positions={rows[1]}: must be the source's, {rows[0]}")
+
+
+def write(
+    folder: Path,
+    config: dict[str, Any],
+    weights: dict[str, Tensor],
+    dictionaries: list[Dictionary],
+    pieces: Path | None,
+) -> None:
+    """Writes the folder, with a tokenizer whose token ids are those of the dictionary.
+
+    Args:
+        folder: must not exist. If the target has its own dictionary, its tokenizer is in the subfolder `target`.
+        config, weights: from :func:`converted`.
+        dictionaries: of the source and the target, or of a language model.
+        pieces: the sentencepiece model of the training text; None if it was split at spaces.
+
+    Raises:
+        ValueError: if a dictionary and the model have different numbers of symbols, or `pieces` is no sentencepiece
+            model, or one that is neither BPE nor unigram.
+    """
+    from safetensors.torch import save_file
+
+    is_translation = config["model_type"] == "fsmt"
+    sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if is_translation else [config["vocab_size"]]
+    for dictionary, size in zip(dictionaries, sizes, strict=True):
+        if len(dictionary) != size:
+            raise ValueError(f"--dictionary: has {len(dictionary)} symbols, the model {size}")
+    folder.mkdir(parents=True)
+    source, target = dictionaries[0], dictionaries[-1]
+    eos = source.eos()
+    if is_translation:
+        ids = dict(bos_token_id=source.bos(), decoder_start_token_id=eos, forced_eos_token_id=eos)
+    else:
+        ids = dict(bos_token_id=eos)
+    ids |= dict(eos_token_id=eos, pad_token_id=source.pad())
+    _write_json(folder / "config.json", {**config, **ids})
+    _write_json(folder / "generation_config.json", {**ids, **(SEARCH if is_translation else {})})
+    _write_tokenizer(folder, source, pieces, is_translation)
+    if target != source:
+        _write_tokenizer(folder / "target", target, pieces, is_translation)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, is_translation: bool) -> None:
+    folder.mkdir(exist_ok=True)
+    # The end-of-sentence symbol ends a sentence, but in fairseq's language models it precedes a text.
+    end = dictionary[dictionary.eos()]
+    template = f"$A {end}" if is_translation else f"{end} $A"
+    tokenizer(dictionary, pieces, template).save(str(folder / "tokenizer.json"))
+    tokens = dict(bos=dictionary.eos(), eos=dictionary.eos(), pad=dictionary.pad(), unk=dictionary.unk())
+    names = {f"{name}_token": dictionary[index] for name, index in tokens.items()}
+    settings = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not is_translation)
+    _write_json(folder / "tokenizer_config.json", {**names, **settings})
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
+    """A `tokenizers.Tokenizer` whose token ids are the dictionary's indices.
+
+    Args:
+        dictionary: fairseq's dictionary.
+        pieces: the sentencepiece model that segmented the text; None if it was split at spaces.
+        template: the special tokens around a text `$A`, such as `$A </s>`.
+
+    Raises:
+        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
+    """
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+    ids = {dictionary[index]: index for index in range(len(dictionary))}
+    unknown, end = dictionary[dictionary.unk()], dictionary[dictionary.eos()]
+    if pieces is None:
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        tokenizer = tokenizers.Tokenizer(_model_of_pieces(ids, unknown, pieces))
+        steps = [normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+        tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, dictionary.eos())]
+    )
+    special = (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk())
+    tokenizer.add_special_tokens([dictionary[index] for index in special])
+    return tokenizer
+
+
+def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
+    """A sentencepiece model's segmentation with the dictionary's numbering.
+
+    A piece that never occurred in the training text is an unknown symbol in fairseq. Here, a BPE model gives it an id
+    beyond the embedding, which the model rejects; a unigram model segments it into known pieces.
+
+    Raises:
+        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
+    """
+    from sentencepiece import SentencePieceProcessor
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+    from tokenizers import models
+
+    try:
+        model = SentencePieceProcessor(model_proto=pieces.read_bytes()).serialized_model_proto()
+    except RuntimeError:
+        raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
+    proto = ModelProto.FromString(model)
+    scores = {piece.piece: piece.score for piece in proto.pieces}
+    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        worst = min(scores.values()) - 10
+        ordered = sorted(ids, key=ids.get)
+        return models.Unigram([(piece, scores.get(piece, worst)) for piece in ordered], unk_id=ids[unknown])
+    if proto.trainer_spec.model_type != proto.trainer_spec.BPE:
+        raise ValueError(f"--sentencepiece-model={pieces}: must be of type bpe or unigram")
+    # Intermediate pieces of a merge may not be in the dictionary; they are numbered after its symbols.
+    absent = sorted(set(scores) - set(ids))
+    all_ids = {**ids, **{piece: len(ids) + offset for offset, piece in enumerate(absent)}}
+    merges = []
+    for piece in scores:
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in scores and right in scores:
+                merges.append((-scores[piece], all_ids[left], all_ids[right], left, right))
+    return models.BPE(all_ids, [(left, right) for *_, left, right in sorted(merges)], unk_token=unknown)

@@ -1,0 +1,81 @@
+"""Options that would have no effect are rejected: those in `--model-overrides` and in configurations.
+
+fairseq ignores a name that a model does not have.
+"""
+
+from argparse import Namespace
+from dataclasses import fields
+from typing import Any
+
+from fairseq import checkpoint_utils, hub_utils, models, options
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.registry import REGISTRIES
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_plugin.hooks import call_after, call_before
+from fairseq_plugin.options import ConfiguredModel, Options
+from fairseq_repairs.foreign import literal
+
+# The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
+GIVEN: dict[str, str] = {}
+# Arguments of from_pretrained that are no options.
+OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
+OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
+
+
+def check_overrides() -> None:
+    """Lets fairseq's commands and hub interface check the names."""
+    call_after(options, "parse_args_and_arch", _note_overrides)
+    call_before(hub_utils, "from_pretrained", _note_arguments)
+    call_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
+    call_before(models, "build_model", _check_configuration)
+
+
+def _note_overrides(parsed: Any, *unused, **other) -> None:
+    GIVEN.clear()
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
+    if not getattr(args, "lm_path", None):  # which gets the overrides of the translation models, too
+        names = literal(getattr(args, "model_overrides", None) or "{}")
+        GIVEN.update({name: f"--model-overrides: {name}" for name in names})
+
+
+def _note_arguments(*unused, **given) -> None:
+    GIVEN.clear()
+    GIVEN.update({name: name for name in given.keys() - OF_THE_HUB - _text_options()})
+
+
+def _text_options() -> set[str]:
+    """The options of segmentations and tokenizers."""
+    known = [kind for name in ("bpe", "tokenizer") for kind in REGISTRIES[name]["dataclass_registry"].values()]
+    return {spec.name for kind in filter(None, known) for spec in fields(kind)}
+
+
+def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
+    """Raises ValueError for a name that the model does not have, or no longer has."""
+    groups: Any = OmegaConf.to_container(cfg)
+    groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
+    model = groups.get("model") or {}
+    arch = model.get("arch") or model.get("_name")
+    ours = _options_of(arch)
+    if ours is None:
+        return
+    known = {*groups, *ours.known()}.union(*(group for group in groups.values() if isinstance(group, dict)))
+    removed = ours.removed()
+    for name in sorted(GIVEN.keys() & overrides.keys()):
+        if name in removed:
+            raise ValueError(f"{GIVEN[name]}: was removed: {removed[name]}")
+        if name not in known:
+            raise ValueError(f"{GIVEN[name]}: not an option of {arch}")
+
+
+def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+    """Raises FieldError for a removed option in the configuration of a new model; one that was saved may name it."""
+    ours = _options_of(getattr(cfg, "_name", None))
+    if ours is not None and isinstance(cfg, DictConfig) and not from_checkpoint:
+        ours.reject_removed(cfg, ours.removed())
+
+
+def _options_of(arch: str | None) -> type[Options] | None:
+    """The options of an architecture of this package."""
+    model = ARCH_MODEL_REGISTRY.get(arch)
+    return model.options if isinstance(model, type) and issubclass(model, ConfiguredModel) else None

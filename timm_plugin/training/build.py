@@ -1,0 +1,75 @@
+"""What the image trainer trains, from its options: the model, and its task."""
+
+import argparse
+
+import timm
+import torch
+from torch import nn
+
+from recurrence.errors import misfit
+from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
+from timm_plugin.training.options import DEPTH, reject
+
+
+def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
+    """Builds the "model" or the "teacher", at --img-size if its constructor takes a size.
+
+    Raises:
+        OptionError: the constructor rejects an argument, or the weights or the images do not fit the model.
+    """
+    name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
+    if option == "model":
+        kwargs |= {key: value for key in DEPTH if (value := getattr(args, key)) is not None and value is not False}
+        if args.depth_range:
+            kwargs.setdefault("depth_seed", args.seed)
+    if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
+        kwargs["img_size"] = args.img_size
+    try:
+        model = timm.create_model(name, **settings, **kwargs)
+    except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # timm's error about a missing file has no message.
+        reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
+        reject(f"{option}_kwargs", kwargs, reason)
+    if getattr(model, "in_chans", 3) != 3:
+        reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
+    return model
+
+
+def load_teacher(args: argparse.Namespace) -> nn.Module:
+    """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
+
+    Raises:
+        OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for another number of classes.
+    """
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
+    classes = teacher.pretrained_cfg["num_classes"]
+    if not args.teacher_checkpoint and classes != args.num_classes:  # timm has drawn it a new classifier
+        rule = f"its weights are for {classes} classes, the images have {args.num_classes}: needs --teacher-checkpoint"
+        reject("teacher", args.teacher, rule)
+    if args.teacher_checkpoint:
+        try:
+            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
+        except (RuntimeError, ValueError) as error:
+            reject("teacher_checkpoint", args.teacher_checkpoint, misfit(error) or " ".join(str(error).split()))
+    return teacher
+
+
+def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> timm.task.TrainingTask:
+    """The training task: classification of the labels, or with --teacher one of the two kinds of distillation.
+
+    Raises:
+        OptionError: --teacher with a model that is trained at several depths at once, or as :func:`load_teacher` does.
+    """
+    criterion = dict(soft_targets=True) if args.mixup or args.cutmix else dict(smoothing=args.smoothing)
+    settings = dict(criterion_kwargs=criterion, device=device)
+    supervised = getattr(model, "supervises_depths", False)
+    if not args.teacher:
+        return (DeepSupervisionTask if supervised else timm.task.ClassificationTask)(model, **settings)
+    if supervised and model.config.pass_loss:
+        reject("pass_loss", model.config.pass_loss, "must not be given with --teacher, whose labels are for one pass")
+    if supervised:
+        reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
+    teacher = load_teacher(args).to(device)
+    if args.distillation == "hard":
+        return hard_distillation(model, teacher, **settings)
+    return soft_distillation(model, teacher, args.temperature, **settings)
