@@ -29,7 +29,7 @@ from torch import nn
 import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.depth import given_task_actions
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Length, Row, Score, counted

@@ -12,8 +12,8 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_plugin.modules.elastic import DepthConfig, loops_by_side
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.elastic import DepthConfig, loops_by_side
+from fairseq_plugin.options import ConfiguredModel
 from recurrence import count
 from recurrence.comparison.rows import check_narrower, widest, widest_below
 

@@ -25,7 +25,7 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.elastic import at_depths, loops_by_side, trained_with
+from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 from recurrence.loop import Loop

@@ -3,7 +3,7 @@
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 3 and Table 5.
 
 Differs from the published code: inference is deterministic (permutations are stored in the checkpoint, see
-`recurrence.slicing`); blocks may run any number of times; drop path rates follow the depth
+`recurrence.papers.slices`); blocks may run any number of times; drop path rates follow the depth
 (`drop_path_placement="published"` uses the published rates); other image sizes are supported by resampling positions.
 
 The class token and the patches of Table 3 were not released. Assumed here: PiT's patches, a class token without a
@@ -37,9 +37,9 @@ from torch import Tensor, nn
 from recurrence.block import Shape
 from recurrence.loop import Loop
 from recurrence.order import STRATEGIES
+from recurrence.papers.slices import SliceConfig
 from recurrence.papers.sret import Recursion, sret
 from recurrence.private_torch import is_plain
-from recurrence.slicing import SliceConfig
 from recurrence.weights.names import rename
 from timm_plugin._compat import update_model_input_size
 from timm_plugin._config import ImageConfig, option

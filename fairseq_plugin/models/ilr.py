@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_plugin.modules.adaptive import PLAIN
-from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
-from fairseq_plugin.modules.options import option, position_option
-from fairseq_plugin.modules.register import register_family
+from fairseq_plugin.adaptive import PLAIN
+from fairseq_plugin.language_model import LanguageModel, LanguageOptions
+from fairseq_plugin.options import option, position_option
+from fairseq_plugin.register import register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

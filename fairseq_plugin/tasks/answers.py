@@ -9,7 +9,7 @@ from fairseq.data import Dictionary, FairseqDataset
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from fairseq_plugin.modules.elastic import ElasticConfig, ElasticCrossEntropy
+from fairseq_plugin.elastic import ElasticConfig, ElasticCrossEntropy
 from recurrence.loop import named_loops
 
 
@@ -86,7 +86,7 @@ class AnswerCrossEntropy(ElasticCrossEntropy):
     """elastic_cross_entropy, with its options, at the positions that have a target.
 
     fairseq's own looks up the probability of the padding before it masks it, which fails if the padding's index is
-    after the last symbol, as in :func:`fairseq_plugin.modules.build.unpadded_dictionary`.
+    after the last symbol, as in :func:`fairseq_plugin.build.unpadded_dictionary`.
 
     If a task gives a target for each number of passes, (B, P, T), that of the passes that ran counts.
     """

@@ -22,9 +22,9 @@ from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_plugin.modules.build import unpadded_dictionary
-from fairseq_plugin.modules.elastic import depth_ranges, flags_in_errors
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.build import unpadded_dictionary
+from fairseq_plugin.elastic import depth_ranges, flags_in_errors
+from fairseq_plugin.options import option
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy, AnswerDataset, AnswerTask
 from recurrence.loop import named_loops
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "records"))
 
 from collect import training
 
-from fairseq_plugin.modules.build import build_architecture, given_options
+from fairseq_plugin.build import build_architecture, given_options
 from recurrence.count import stored
 
 SHOWN = 6

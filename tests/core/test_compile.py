@@ -11,9 +11,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from recurrence.block import Shape
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.slices import SliceConfig
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.slicing import SliceConfig
 from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)

@@ -137,7 +137,8 @@ def test_mixed_depth_trains_all_passes_and_fewer():
     alone = [training_depth(which, (2, len(which))) for which in orders]
     assert branches(alone, 3) == [[depth.depth(3) for depth in alone]]
     loops = [made("cycle", which) for which in orders]
-    assert not any(map(may_idle, loops, once)) and not any(map(may_idle, loops, drawn))
+    assert not any(map(may_idle, loops, once))
+    assert not any(map(may_idle, loops, drawn))
     assert all(map(may_idle, loops, alone))
     # The adapter, where the drawn depth is the full one.
     assert may_idle(made("beyond one run", (0,)), training_depth((0,), (1, 4), mixed_depth=True))

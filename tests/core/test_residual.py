@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from recurrence.admin import Admin, attach, folded, profile, read, write
 from recurrence.block import Shape
 from recurrence.loop import Loop
+from recurrence.papers.admin import Admin, attach, folded, profile, read, write
 from recurrence.papers.baselines import vanilla
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Coefficients, MixerBlock, Recursion, sret

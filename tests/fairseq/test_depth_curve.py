@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fairseq_plugin import depth
-from fairseq_plugin.modules.elastic import loops_by_side
+from fairseq_plugin.elastic import loops_by_side
 from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")

@@ -36,6 +36,7 @@ REMOVED = {
     "depth_apart": "give --depth-range alone, whose common draw was as good",
     "draft_passes": FEWER_PASSES,
     "draft_tokens": FEWER_PASSES,
+    "eight_bits": "export the model to CTranslate2, whose files may store eight bits",
     "residual_rank": RELAXED_SHARING,
 }
 GAVE_WEIGHTS = ("residual_rank",)

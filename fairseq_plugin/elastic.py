@@ -22,7 +22,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import DEPTH_OPTIONS, ELASTIC, SIDES, option
+from fairseq_plugin.options import DEPTH_OPTIONS, ELASTIC, SIDES, option
 from recurrence import elastic as core
 from recurrence.analysis.record import recorded_states
 from recurrence.elastic import TrainingDepth

@@ -18,11 +18,11 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.elastic import at_depths
-from fairseq_plugin.modules.options import Options, option
-from recurrence import admin
+from fairseq_plugin.elastic import at_depths
+from fairseq_plugin.options import Options, option
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
+from recurrence.papers import admin
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
