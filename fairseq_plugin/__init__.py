@@ -17,7 +17,7 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import commands  # noqa: E402
+from fairseq_plugin.modules import commands, letters  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 commands.check_commands()
