@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from recurrence.cuda_graph import CAPTURED_AT
+from recurrence.papers.cuda_graph import CAPTURED_AT
 from recurrence.private_torch import bound_caches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -123,7 +123,6 @@ def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     add = result.add_argument
     add("--threads", type=positive, default=2)
     add("--rounds", type=positive, default=rounds)
-    add("--no-onednn", action="store_true", help="use PyTorch's BLAS for all linear layers, as fairseq does")
     add("--dtype", default="float32", choices=DTYPES, help="type of weights and activations")
     add("--peak-memory", metavar="MODEL", help="only print the peak training memory of a model, in bytes")
     return result
@@ -145,8 +144,6 @@ def set_up(
     bound_caches()
     torch.set_num_threads(options.threads)
     WEIGHTS["dtype"] = getattr(torch, options.dtype)
-    if options.no_onednn:  # only for our linear layers; oneDNN stays on for convolutions, as in fairseq and timm
-        gemm.LIBRARY = "mkl"
     if options.peak_memory:
         print(training_peak(lambda: build(options.peak_memory), training_step))
         sys.exit()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.build import build_language_model, numbered_dictionary
 from recurrence.position import POSITIONS
 
 SYMBOLS, LENGTH, BATCH = 1024, 1024, 4

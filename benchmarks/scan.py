@@ -1,6 +1,6 @@
 """Compare Kausik's recurrence with the published formula and with a regular layer in speed and memory (`make bench`).
 
-    python -m benchmarks.scan [--threads 2] [--rounds 5] [--no-onednn]
+    python -m benchmarks.scan [--threads 2] [--rounds 5]
 
 Training steps of `recurrent_lm` (width 384, 6 heads, 1 layer) on 16 texts of 256 characters are timed in one process,
 in alternation. Peak memory is measured in a separate process for each model. recipes/kausik/linear_time.sh measures
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.build import build_language_model, numbered_dictionary
 from tests.support.scan_reference import published
 
 SYMBOLS, BATCH, LENGTH = 65, 16, 256

@@ -13,9 +13,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from benchmarks.common import DEVICE, WEIGHTS, backward_pass, parser, peak_memory, ratios, set_up, show
+from fairseq_plugin.build import architectures, build_architecture, numbered_dictionary
 from fairseq_plugin.models.speech import SpeechToText
-from fairseq_plugin.modules.build import architectures, build_architecture, numbered_dictionary
-from fairseq_plugin.modules.model import LoopedTransformer
+from fairseq_plugin.seq2seq import LoopedTransformer
 
 UPSTREAM = "transformer"
 ARCHS = ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")

@@ -15,7 +15,6 @@ from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
 from benchmarks.common import DEVICE, WEIGHTS, Rows, backward_pass, parser, peak_memory, positive, ratios, set_up, show
-from recurrence.linear import pack
 
 BASE, BASE_BATCHES = "vit_base_patch16_224", (4, 1)
 LARGE = (BASE, "ringformer_vit", "uit", "owf_vit", "plain_vit")
@@ -39,7 +38,6 @@ def inference(model: nn.Module, number: int, side: int = 224):
     """A function that classifies a batch of this many images."""
     x = images(number, side)
     model.eval()
-    pack(model)
 
     @torch.inference_mode()
     def run():

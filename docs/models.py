@@ -17,10 +17,10 @@ from torch import nn
 
 import fairseq_plugin  # noqa: F401  (registers the models)
 import timm_plugin
+from fairseq_plugin.build import architectures, build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.language_model import LanguageModel
 from fairseq_plugin.models.speech import SpeechToText
-from fairseq_plugin.modules.build import architectures, build_architecture, build_language_model, numbered_dictionary
-from fairseq_plugin.modules.language_model import LanguageModel
-from fairseq_plugin.modules.model import LoopedTransformer
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence import count
 from recurrence.causal import CausalStack
 

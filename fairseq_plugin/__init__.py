@@ -6,7 +6,8 @@ from recurrence.private_torch import bound_caches
 bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
-from fairseq_plugin.conversion import upstream  # noqa: E402
+from fairseq_plugin import elastic, letters, overrides  # noqa: E402,F401
+from fairseq_plugin.export import upstream  # noqa: E402
 from fairseq_plugin.models import (  # noqa: E402,F401
     baselines,
     ilr,
@@ -17,8 +18,7 @@ from fairseq_plugin.models import (  # noqa: E402,F401
     shared_lm,
     speech,
 )
-from fairseq_plugin.modules import commands, letters  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
-commands.check_commands()
+overrides.check_overrides()
 upstream.build_from_readable_options()

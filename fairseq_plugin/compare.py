@@ -29,11 +29,12 @@ from torch import nn
 import fairseq_plugin
 from fairseq_plugin.controls import control_flags
 from fairseq_plugin.depth import given_task_actions
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
+from recurrence.loop import named_loops
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
@@ -79,7 +80,7 @@ class TextComparison(Comparison):
         _check(args)
         self.task = set_up_task(args, _check_scoring(args, self.words).gen_subset)
         self.looped = self.task.build_model(copy.copy(args))
-        if all(loop.passes == len(loop.blocks) for loop in self.looped.loops_by_side().values()):
+        if all(loop.passes == len(loop.blocks) for loop in named_loops(self.looped).values()):
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
         check_training(args, self.task, self.looped)
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any
 
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
-from fairseq_plugin.modules import elastic
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.elastic import DepthConfig, loops_by_side
+from fairseq_plugin.options import ConfiguredModel
 from recurrence import count
 from recurrence.comparison.rows import check_narrower, widest, widest_below
 
@@ -34,7 +35,7 @@ def control_flags(
     Raises:
         ValueError: if a row cannot be derived.
     """
-    loops, target = looped.loops_by_side(), count.stored(looped)
+    loops, target = loops_by_side(looped), count.stored(looped)
     blocks = {side: len(loop.blocks) for side, loop in loops.items()}
     passes = {side: loop.passes for side, loop in loops.items()}
     once = unshared_flags(args, words, blocks)
@@ -64,9 +65,10 @@ def unshared_flags(args: Namespace, words: Sequence[str], layers: dict[str, int]
     arch = derived.pop("arch", args.arch)
     family = ARCH_MODEL_REGISTRY[arch]
     both = family.options.known().keys() & looped.options.known().keys()
-    wanted = {name: getattr(args, name) for name in both} | dict.fromkeys(elastic.OPTIONS) | derived | sizes
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    wanted = {name: getattr(args, name) for name in both} | derived | sizes
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     looped.add_args(parser)
+    gen_parser_from_dataclass(parser, DepthConfig())  # which an unshared model has no use for
     parser.add_argument("--arch", "-a")
     _, others = parser.parse_known_args(words)
     return [*others, "--arch", arch, *_flags(family, arch, wanted)]

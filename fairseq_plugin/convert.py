@@ -5,7 +5,7 @@ Usage::
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
 
-See :mod:`fairseq_plugin.conversion.unshare` and :mod:`~fairseq_plugin.conversion.hugging_face`.
+See :mod:`fairseq_plugin.export.unshare` and :mod:`~fairseq_plugin.export.hugging_face`.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.conversion import hugging_face, upstream
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export import hugging_face, upstream
+from fairseq_plugin.export.unshare import unshared
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.weights import command
 

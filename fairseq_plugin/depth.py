@@ -7,14 +7,15 @@ Usage::
 
 The options are those of fairseq-generate for every task; options of the task that are not given are those of the
 checkpoint. For a language model, the score is the perplexity, and agreement is that of its most likely next tokens.
-Encoder and decoder run the same number of passes; `--apart` varies one at a time.
+Encoder and decoder run the same number of passes; `--apart` varies one at a time. The first line names the options of
+depth with which the checkpoint was trained.
 """
 
 import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
+from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
-from recurrence.loop import Loop, named_loops
+from recurrence.loop import Loop
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 
@@ -43,8 +45,7 @@ def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
         raise curve.only_full_depth(loops)
     if apart:
         for name, depths in possible.items():
-            side = name.split(".")[0]
-            yield from (curve.Setting(f"{side} {n}", {**full, name: n}) for n in depths if n < full[name])
+            yield from (curve.Setting(f"{name} {n}", {**full, name: n}) for n in depths if n < full[name])
     else:
         for n in sorted(set.intersection(*map(set, possible.values()))):
             if dict.fromkeys(loops, n) != full:
@@ -141,8 +142,7 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     overrides = {**given, **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
-    loops = named_loops(model)
-    settings = list(assignments(loops, args.apart))
+    settings = list(assignments(loops_by_side(model), args.apart))
     if cfg.common.fp16:
         model.half()
     if uses_cuda(cfg):
@@ -157,7 +157,13 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     is_text = isinstance(task, LanguageModelingTask)
     score, evaluate = ("perplexity", perplexity) if is_text else (cfg.scoring._name, translations)
     higher_is_better = score not in LOWER_IS_BETTER
-    curve.report(args, loops, settings, lambda: evaluate(model, task, cfg, batches), score, higher_is_better)
+
+    def evaluate_at(passes: Mapping[str, int]) -> curve.Evaluation:
+        with at_depths(model, passes):
+            return evaluate(model, task, cfg, batches)
+
+    print("trained with", *trained_with(saved) or ["all passes in every update"])
+    curve.report(args, settings, evaluate_at, score, higher_is_better)
 
 
 def given_task_actions(task: str, words: Sequence[str]) -> list[argparse.Action]:

@@ -10,7 +10,9 @@ fairseq imports a `--user-dir` before it looks up any of these names; the except
 """
 
 from fairseq_repairs import (  # noqa: F401
+    archives,
     audio,
+    binary,
     checkpoints,
     commands,
     corpus,
@@ -24,5 +26,6 @@ from fairseq_repairs import (  # noqa: F401
     ranges,
     resuming,
     saving,
+    unknown,
     workers,
 )

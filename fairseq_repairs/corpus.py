@@ -44,7 +44,7 @@ def _check_sides(option: str, paths: list[str]) -> None:
     for path in paths:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
-        with open(path, "rb") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:  # as fairseq: a carriage return ends a line, too
             counts[path] = sum(1 for _ in file)
     found = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
     if len(set(counts.values())) > 1:

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import DiverseBeamSearch
+from fairseq.search import DiverseBeamSearch, LexicallyConstrainedBeamSearch
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_repairs.replace import after, at_once, instead
+from fairseq_repairs.replace import after, at_once, before, instead
 
 
 def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
@@ -64,6 +66,28 @@ def keep_overlaps_of_each_sentence(
     elif sentences is not None:
         sentences = (sentences[:, None] == search.sentences).int().argmax(1)
     return advance(search, step, lprobs, scores, prefixes, sentences)
+
+
+@before(LexicallyConstrainedBeamSearch, "init_constraints")
+def name_missing_constraints(search: LexicallyConstrainedBeamSearch, batch_constraints: Any, beam_size: int) -> None:
+    """Says which command reads the words of `--constraints`; fairseq fails with a TypeError (issues 4332, 3210)."""
+    if batch_constraints is None:
+        raise ValueError(
+            "--constraints: no words are given; fairseq-interactive reads them behind each source, after a tab, and "
+            "the hub interface takes them packed, as inference_step_args=dict(constraints=...)"
+        )
+
+
+@after(FairseqTask, "build_generator")
+def reject_steps_of_a_beam_search(generator: Any, task: FairseqTask, models: Any, args: Any, *more, **kwargs) -> None:
+    """Rejects `--print-step` and `--retain-iter-history` in a search without steps; fairseq fails with a KeyError.
+
+    It has printed the first translation by then.
+    """
+    for option in ("print_step", "retain_iter_history"):
+        if getattr(args, option, False) and type(generator).__module__ == SequenceGenerator.__module__:
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag}: only a task that refines its translations (translation_lev) has steps")
 
 
 LAYER = transformer_layer.TransformerEncoderLayerBase

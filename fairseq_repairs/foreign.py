@@ -1,15 +1,12 @@
-"""Untrusted files: nothing in a checkpoint, an archive or a data folder is executed."""
+"""Untrusted files: nothing in a checkpoint or a data folder is executed."""
 
 import ast
 import math
 import operator
-import tarfile
-import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from fairseq import file_utils
 from fairseq.data import fasta_dataset
 
 from fairseq_repairs.replace import at_once, copies_of, instead
@@ -88,24 +85,6 @@ def read_options_as_literals() -> None:
     for name in USERS_OF_EVAL:
         for module in copies_of(name):
             vars(module).setdefault("eval", literal)  # hides the built-in function in this module only
-
-
-def _open_confined(*args, **kwargs) -> tarfile.TarFile:
-    if not hasattr(tarfile, "data_filter"):
-        raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
-    archive = tarfile.open(*args, **kwargs)  # noqa: SIM115  the caller closes it
-    archive.extraction_filter = tarfile.data_filter
-    return archive
-
-
-@at_once
-def confine_archives() -> None:
-    """Unpacks a model's archive into its own folder only; fairseq writes to any path that a name in it points to.
-
-    ValueError in a Python whose tarfile cannot do that.
-    """
-    if file_utils.tarfile is tarfile:
-        file_utils.tarfile = types.SimpleNamespace(open=_open_confined)  # fairseq uses nothing else of it
 
 
 @instead(fasta_dataset.FastaDataset, "_build_index")

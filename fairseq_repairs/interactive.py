@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from fairseq import file_utils
 from fairseq.data import Dictionary
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.sequence_scorer import SequenceScorer
@@ -18,20 +17,26 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.token_generation_constraints import pack_constraints
+from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from fairseq_repairs.replace import after, instead
 
 logger = logging.getLogger(__name__)
+TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # with a step of their own
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 
 @instead("fairseq_cli.interactive", "buffered_read")
-def read_undecodable_bytes(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Reads bytes that are not UTF-8 as U+FFFD; fairseq exits at the first one, and the remaining lines are lost."""
+def read_every_line(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
+    """Reads bytes that are not UTF-8 as U+FFFD, and a line with a lone carriage return as one.
+
+    fairseq exits at the first such byte, and the remaining lines are lost; a carriage return shifts the answers.
+    """
+    settings = dict(errors="replace", newline="\n")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
-    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", errors="replace") as file:
+        sys.stdin.reconfigure(**settings)
+    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", **settings) as file:
         lines = map(str.strip, file)
         yield from iter(lambda: list(islice(lines, buffer_size)), [])
 
@@ -43,12 +48,16 @@ def answer_every_line(
     """Lets fairseq-interactive answer an unreadable line with a warning and an empty translation.
 
     fairseq exits at a line that is too long or names an unreadable audio file, and the remaining lines are lost. A
-    language model reads such a line as an empty prompt.
+    language model reads such a line as an empty prompt. With `--truncate-source`, which fairseq reads only in other
+    commands (issue 4507), the beginning of a long line is translated.
     """
     from fairseq_cli.interactive import Batch  # not above: when first imported, it configures logging
 
     if cfg.generation.lm_path:
         raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
+    most = _longest_source(max_positions)
+    if getattr(cfg.task, "truncate_source", False) and most is not None:
+        encode_fn = _truncated(encode_fn, most - 1)  # and the end of the sentence
     if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
         prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
         yield from batch(prompts, cfg, task, max_positions, encode_fn)
@@ -58,6 +67,7 @@ def answer_every_line(
     readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
     if readable:
         for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
+            task.sources = [encode_fn(texts[readable[i]]) for i in part.ids.tolist()]  # see unknown.find_source_words
             yield part._replace(ids=torch.tensor([readable[i] for i in part.ids.tolist()]))
     empty = sorted(set(range(len(lines))) - set(readable))
     if empty:
@@ -66,7 +76,7 @@ def answer_every_line(
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 
-@instead((FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask), "inference_step")
+@instead(TRANSLATING, "inference_step")
 def keep_empty_sources_empty(step: Callable, task: FairseqTask, generator: Any, models, sample: dict, *args, **kwargs):
     """Translates an empty source into an empty target; fairseq's search makes up a translation.
 
@@ -101,6 +111,11 @@ def _empty_hypothesis(eos: int) -> dict[str, Any]:
     return dict(tokens=torch.tensor([eos]), attention=None, alignment=[], steps=0, history=[], **scores)
 
 
+def _truncated(encode: Callable[[str], str], most: int) -> Callable[[str], str]:
+    """Encodes a text into so many symbols at most."""
+    return lambda text: " ".join(tokenize_line(encode(text))[:most])
+
+
 def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
     """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
     if not text:
@@ -129,13 +144,6 @@ def _longest_source(max_positions: Any) -> int | None:
 def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""
     warn_of_unknown_words(sentence, tokens, interface.src_dict)
-
-
-@after(file_utils, "load_archive_file")
-def name_missing_folders(found: str | None, name: str) -> None:
-    """Lets `from_pretrained` name a model or data folder that does not exist; fairseq joins None and a file name."""
-    if found is None:
-        raise FileNotFoundError(f"{name}: no such folder or archive, nor a model of the package")
 
 
 def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | None) -> None:

@@ -51,7 +51,7 @@ class Pass(nn.Module):
     """What a pass owns in every paper: its residual sums and its drop path. Papers add more in a subclass.
 
     Args:
-        sublayers: number of residual sums; they are plain until :func:`recurrence.admin.attach` replaces them.
+        sublayers: number of residual sums; they are plain until :func:`recurrence.papers.admin.attach` replaces them.
         norms: LayerNorms of the pass, one per sublayer; None if they belong to the block.
 
     Attributes:

@@ -20,13 +20,15 @@ class Removed(argparse.Action):
         **about: what argparse gives its actions.
     """
 
+    reason = "was removed:"
+
     def __init__(self, instead: str, **about: Any):
         super().__init__(**{"nargs": "?", **about, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
         self.instead = instead
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         name = "" if option is None else f"{shown(option, values)}: "
-        parser.exit(2, f"{parser.prog}: error: {name}was removed: {self.instead}\n")
+        parser.exit(2, f"{parser.prog}: error: {name}{self.reason} {self.instead}\n")
 
 
 def reject_options(parser: argparse._ActionsContainer, removed: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 
 import fairseq_plugin
 import timm_plugin
+from fairseq_plugin.build import architectures
 from fairseq_plugin.models.ringformer import RingFormer
-from fairseq_plugin.modules.build import architectures
 from recurrence.block import Shape
 from tests.support import cli
 from tests.support.recipes import PARSERS, parsed

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from recurrence import cuda_graph
 from recurrence.block import Shape
+from recurrence.papers import cuda_graph
 from recurrence.papers.kausik import RecurrentBlock
 from tests.support import cases, language, models, stacks, vision
 

@@ -3,9 +3,9 @@
 That is all; `timm_plugin.repairs.apply()` also repairs timm's reading of images and its checkpoints.
 """
 
-from timm_plugin import baselines, recursive_deit, recursive_mixer, repairs, ringformer_vit, sret  # noqa: F401
+from timm_plugin import owf_vit, plain_vit, recursive_deit, recursive_mixer, repairs, ringformer_vit, sret, uit
 
-FAMILIES = tuple(module for module in list(vars().values()) if hasattr(module, "default_cfgs"))
+FAMILIES = (uit, owf_vit, plain_vit, recursive_deit, recursive_mixer, ringformer_vit, sret)
 MODELS = tuple(name for family in FAMILIES for name in family.default_cfgs)
 """Every registered name."""
 

@@ -1,17 +1,18 @@
 """The options that all image models share, and their rules. A family derives its own from them."""
 
+import difflib
 import inspect
 import math
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
+from recurrence.elastic import TrainingDepth, check_options, training_depth
 from recurrence.errors import FieldError, shown
-from timm_plugin.elastic import DEPTH_OPTIONS, ElasticConfig
+from recurrence.order import Order
 
 
 def option(default: Any, choices: Sequence[str] = (), least: int | None = None) -> Any:
@@ -20,11 +21,11 @@ def option(default: Any, choices: Sequence[str] = (), least: int | None = None) 
 
 
 @dataclass(frozen=True)
-class ImageConfig(ElasticConfig, ABC):
-    """Base of the families' configurations; the options of depth in training are those of :class:`ElasticConfig`.
+class ImageConfig:
+    """The options of all families. A family adds fields and rules (:meth:`check`).
 
-    A family adds fields, rules (:meth:`check`) and the parts that it builds. A value that breaks a rule of
-    :mod:`recurrence` is rejected there, under the core's name for it; :meth:`arguments_in_errors` gives it ours.
+    A value that breaks a rule of :mod:`recurrence` is rejected there, under the core's name for it;
+    :meth:`arguments_in_errors` gives it ours.
 
     Args:
         img_size: height and width of the images, or one number for both.
@@ -35,13 +36,17 @@ class ImageConfig(ElasticConfig, ABC):
         proj_drop_rate: dropout on the output of attention.
         attn_drop_rate: dropout on the attention weights.
         drop_path_rate: of the last pass; it rises linearly from 0.
+        depth_range: smallest and largest number of passes (for SReT, of `loops`) that an update may draw.
+        depth_seed: seed of the draws (default 0).
+        depth_warmup_updates: updates during which the smallest depth that is drawn, or has a loss by `pass_loss`, falls
+            linearly from the full depth.
+        mixed_depth: train at two depths in every update: all passes, and the drawn depth or, without `depth_range`, one
+            run of each stored block. Needs :class:`timm_plugin.task.DeepSupervisionTask`, as `pass_loss` does.
+        pass_loss: weight of the mean loss of the earlier passes at which a shallower model would end; 0 for none.
 
     Attributes:
-        model: the class of its models.
         fixed: inherited options that must have the family's defaults.
         names: options by their names in the core.
-        undecayed: words in the names of parameters that have no weight decay.
-        unlike_upstream: what timm's `VisionTransformer` has no place for, if that is known before weights are folded.
 
     Raises:
         ValueError: if a value breaks its rule.
@@ -55,18 +60,33 @@ class ImageConfig(ElasticConfig, ABC):
     proj_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.0
+    depth_range: Sequence[int] | None = None
+    depth_seed: int | None = None
+    depth_warmup_updates: int = 0
+    mixed_depth: bool = False
+    pass_loss: float = 0.0
 
-    model: ClassVar[Any]
     fixed: ClassVar[tuple[str, ...]] = ()
-    names: ClassVar[dict[str, str]] = {
-        "width": "embed_dim",
-        "ffn_width": "mlp_ratio * embed_dim",
-        "heads": "num_heads",
-        "unique_layers": "depth",
-        "layers": "depth * loops",
-    }
-    undecayed: ClassVar[tuple[str, ...]] = ("cls_token", "pos_embed")
-    unlike_upstream: ClassVar[str | None] = None
+    names: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Any:
+        """The configuration with these options.
+
+        Raises:
+            TypeError: for an option that the family does not have.
+            ValueError: if a value breaks its rule.
+        """
+        for name in sorted(options.keys() - {spec.name for spec in fields(cls)}):
+            near = difflib.get_close_matches(name, cls.options(), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
+        return cls(**options)
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The arguments that the family takes."""
+        return [spec.name for spec in fields(cls) if spec.name not in cls.fixed]
 
     def __post_init__(self):
         with self.arguments_in_errors():
@@ -89,7 +109,12 @@ class ImageConfig(ElasticConfig, ABC):
                 raise ValueError(f"{spec.name}={value}: must be >= {about['least']}")
             if spec.name.endswith("_rate") and not 0 <= value <= 1:
                 raise ValueError(f"{spec.name}={value}: must be a rate within [0, 1]")
-        self.check_depth()
+        if self.depth_range is not None and len(self.depth_range) != 2:
+            raise ValueError(f"depth_range={self.depth_range}: must be two numbers of passes")
+        if self.depth_seed is not None and self.depth_range is None:
+            raise ValueError(f"depth_seed={self.depth_seed}: needs depth_range")
+        depth = {name: getattr(self, name) for name in DEPTH_OPTIONS}
+        check_options({name: value for name, value in depth.items() if value != DEPTH_OPTIONS[name]})
 
     @contextmanager
     def arguments_in_errors(self) -> Iterator[None]:
@@ -99,15 +124,18 @@ class ImageConfig(ElasticConfig, ABC):
         except FieldError as error:
             raise ValueError(error.message(lambda name, value: shown(self.names.get(name, name), value))) from None
 
-    @classmethod
-    def options(cls) -> list[str]:
-        """The arguments that the family takes."""
-        return [spec.name for spec in fields(cls) if spec.name not in cls.fixed]
+    def training_depth(self, order: Order, **rules: Any) -> TrainingDepth:
+        """How many passes of a loop each update trains.
 
-    @classmethod
-    def merged(cls, preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a preset that the given ones leave."""
-        return {name: value for name, value in preset.items() if name not in given}
+        Args:
+            order: of the loop.
+            **rules: `step`, `unit` and `prefix_only`, see :func:`recurrence.elastic.training_depth`.
+
+        Raises:
+            FieldError: where an option does not go with the order.
+        """
+        given = (self.depth_range, self.depth_warmup_updates, self.mixed_depth, self.pass_loss, self.depth_seed or 0)
+        return training_depth(order, *given, **rules)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Options of the same model without loops, for :mod:`timm_plugin.compare`; its `model` if of another family.
@@ -120,26 +148,12 @@ class ImageConfig(ElasticConfig, ABC):
         """
         return dict(DEPTH_OPTIONS)
 
-    @abstractmethod
-    def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """Options of a wider model with heads of the same width.
 
-        Args:
-            steps: more heads, as a multiple of the smallest numbers in the same proportion.
-            hidden: hidden units of each MLP (of a pyramid: in its first stage) beyond the proportion.
-        """
-
-    @abstractmethod
-    def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """Options of a narrower model with as many heads.
-
-        Args:
-            steps: of the width, by which it is narrower; negative.
-            hidden: see :meth:`more_heads`.
-
-        Raises:
-            ValueError: if a head would have no column.
-        """
+DEPTH_OPTIONS = {
+    name: getattr(ImageConfig, name)
+    for name in ("depth_range", "depth_seed", "depth_warmup_updates", "mixed_depth", "pass_loss")
+}
+"""The options that only steer training, with their defaults."""
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The methods that timm expects of every model."""
+"""The parts of timm's interface that all image models share, and their depth in training."""
 
 import warnings
 from abc import abstractmethod
@@ -8,52 +8,61 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from recurrence.elastic import at_depths, branches
+from recurrence.elastic import TrainingDepth, branches, may_idle
 from recurrence.loop import Loop, named_loops
 from timm_plugin._compat import feature_take_indices
 from timm_plugin._config import ImageConfig
 
+# Words in the names of parameters that have no weight decay.
+UNDECAYED = {"cls_token", "pos_embed", "level_embed", "qkv_signal", "ffn_signal", "identity", "branch"}
+
 
 class ImageModel(nn.Module):
-    """Base of the image models: the head, and the parts of timm's interface that all families share.
+    """Base of the image models.
 
-    A subclass sets `pools` and `out_indices`. Its :meth:`build` sets `num_features`, `feature_info` and `norm`, and
-    calls :meth:`make_head`. It implements `embed`, `encode`, `pool` and `features`.
+    A subclass's :meth:`build` creates the parts: `patch_embed`, the loops, `norm`, and sets `num_features`,
+    `num_prefix_tokens`, `feature_info` and `training_depths`. It implements `embed`, `encode`, `pool` and `features`.
 
     Args:
-        family: the class of the configuration.
-        **kwargs: its options.
+        config: the options.
 
     Attributes:
         pools: its kinds of pooling.
-        out_indices: the features of `features_only=True`.
+        unlike_upstream: what timm's `VisionTransformer` has no place for, if that is known before weights are folded.
+        passes: how many passes calls outside training run, one number per loop; None for all. A model at another depth
+            is that of this depth with the same checkpoint.
+        training_depths: how many passes of each loop training runs.
+        num_updates: how many updates there were, see :meth:`set_num_updates`.
         deep_supervision: whether training returns the logits of several depths, see :meth:`set_deep_supervision`.
 
     Raises:
-        TypeError: for an option that the family does not have.
         ValueError: for a value that breaks its rule.
     """
 
     pools: tuple[str, ...] = ()
-    out_indices: tuple[int, ...] = ()
+    unlike_upstream: str | None = None
+    passes: Sequence[int] | None = None
+    training_depths: list[TrainingDepth]
+    num_updates: int | None = None
     deep_supervision = False
 
-    def __init__(self, family: type[ImageConfig], **kwargs: Any):
+    def __init__(self, config: ImageConfig):
         super().__init__()
-        self.config: Any = family(**kwargs)
-        self.in_chans = self.config.in_chans
-        with self.config.arguments_in_errors():
-            self.build(self.config)
+        self.config: Any = config
+        self.in_chans = config.in_chans
+        with config.arguments_in_errors():
+            self.build(config)
+        self.head_hidden_size = self.embed_dim = self.num_features
+        self.head_drop = nn.Dropout(config.drop_rate)
+        self.reset_classifier(config.num_classes, config.global_pool)
+        self.initialise()
 
     @abstractmethod
     def build(self, config: Any) -> None:
-        """Creates the parts of the model."""
+        """Creates the parts of the model; the head, on `num_features` pooled features, comes after them."""
 
-    def make_head(self) -> None:
-        """Adds the classifier on `num_features` pooled features; none for `num_classes=0`."""
-        self.head_hidden_size = self.embed_dim = self.num_features
-        self.head_drop = nn.Dropout(self.config.drop_rate)
-        self.reset_classifier(self.config.num_classes, self.config.global_pool)
+    def initialise(self) -> None:
+        """Sets the initial values that are not those of the parts."""
 
     def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Raises ValueError if there cannot be as many classes, or the model does not have this pooling."""
@@ -84,7 +93,7 @@ class ImageModel(nn.Module):
         """
         shape = dict(img_size=self.patch_embed.img_size, num_classes=self.num_classes, global_pool=self.global_pool)
         with torch.device("cpu"):
-            new = type(self)(type(self.config), **{**vars(self.config), **shape})
+            new = type(self)(**{**vars(self.config), **shape})
         for own, whole in zip(self.loops(), new.loops()):
             whole.truncate(own.passes)
         if new.num_features != self.num_features:  # stages were pruned
@@ -99,8 +108,21 @@ class ImageModel(nn.Module):
 
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far, if the model has a `depth_range`."""
-        for loop in self.loops():
-            loop.set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def depths(self) -> Sequence[int | None]:
+        """How many passes each loop runs: what the update draws, outside training `passes`; None for all.
+
+        Raises:
+            RuntimeError: if that needs the number of the update, and it is not known.
+        """
+        if self.training:
+            return [depth.depth(self.num_updates) if depth.drawn else None for depth in self.training_depths]
+        return self.passes or [None] * len(self.training_depths)
+
+    def may_idle(self) -> bool:
+        """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""
+        return any(map(may_idle, self.loops(), self.training_depths))
 
     @property
     def supervises_depths(self) -> bool:
@@ -141,8 +163,8 @@ class ImageModel(nn.Module):
             loop.compile_blocks(**options)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters without weight decay, as the family says."""
-        return {name for name, _ in self.named_parameters() if set(name.split(".")) & set(self.config.undecayed)}
+        """Names of parameters without weight decay."""
+        return {name for name, _ in self.named_parameters() if UNDECAYED.intersection(name.split("."))}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """From the output of `forward_features` to logits, or to the input of the classifier."""
@@ -151,7 +173,7 @@ class ImageModel(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> what the head pools, in the form that `encode` gives it."""
-        return self.encode(self.embed(x))
+        return self.encode(self.embed(x), self.depths())
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         """Images (B, in_chans, height, width) -> logits (B, num_classes).
@@ -168,11 +190,7 @@ class ImageModel(nn.Module):
 
         At mixed depth, all passes, then the other depth (only the first if the update drew all passes).
         """
-        outputs = []
-        for depths in branches(self.loops()):
-            with at_depths(depths):
-                outputs.append(self.encode(x))
-        return outputs
+        return [self.encode(x, depths) for depths in branches(self.training_depths, self.num_updates)]
 
     def forward_intermediates(
         self,

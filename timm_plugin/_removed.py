@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from recurrence.removed import LATE_LOOPS
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING
 
 # They only steered a training, so that a saved model that has one is the same without it.
 OF_TRAINING = {"loop_after_updates": LATE_LOOPS}
-REMOVED = {**OF_TRAINING}
+REMOVED = {**OF_TRAINING, "residual_rank": RELAXED_SHARING, "terms": RELAXED_SHARING}
 
 
 def drop_removed(kwargs: dict[str, Any], saved: Mapping[str, Any]) -> None:

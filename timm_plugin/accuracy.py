@@ -2,10 +2,10 @@
 
 Usage::
 
-    python -m timm_plugin.accuracy RUN [--eight-bits]
+    python -m timm_plugin.accuracy RUN
 
 The images are those of the training's --val-split, preprocessed as in the training, on its --device or, if this machine
-has none of that type, on the CPU. With --eight-bits the weights are quantised (:mod:`recurrence.eight_bits`), on a CPU.
+has none of that type, on the CPU.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from recurrence.eight_bits import quantise_
 from recurrence.private_torch import bound_caches
+from recurrence.removed import reject_options
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
@@ -24,7 +24,7 @@ from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.options import has_device
 
 
-def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
+def measured(run: Path) -> dict[str, float]:
     """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
@@ -36,10 +36,8 @@ def measured(run: Path, eight_bits: bool = False) -> dict[str, float]:
     args = metadata_of(checkpoint).get("args", argparse.Namespace())  # a bare state dict has none
     args.distributed, args.aug_repeats = False, 0  # of the training
     model = load(checkpoint)
-    if eight_bits:
-        quantise_(model)
     try:
-        device = torch.device(args.device if has_device(args.device) and not eight_bits else "cpu")
+        device = torch.device(args.device if has_device(args.device) else "cpu")
         *sets, args.num_classes = datasets(args)
         if args.num_classes != model.num_classes:
             raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")
@@ -56,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser("python -m timm_plugin.accuracy", description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="--output of timm_plugin.train")
-    parser.add_argument("--eight-bits", action="store_true", help="quantise the weights")
+    reject_options(parser, {"eight_bits": "export the model, as to ONNX, and quantise it there"})
     args = parser.parse_args(arguments)
     try:
-        print(json.dumps(measured(args.run, args.eight_bits)))
+        print(json.dumps(measured(args.run)))
     except ValueError as error:
         parser.error(str(error))
 

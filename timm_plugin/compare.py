@@ -32,7 +32,7 @@ from timm_plugin import MODELS, repairs
 from timm_plugin.checkpoints import names_source
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
-from timm_plugin.training.tasks import build
+from timm_plugin.training.build import build
 
 BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
 

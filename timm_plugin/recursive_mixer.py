@@ -7,18 +7,17 @@ each block run twice in succession, four coefficients per block as in SReT, no p
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from timm.models import generate_default_cfgs, register_model
+from torch import nn
 
 from recurrence.loop import Loop
 from recurrence.papers.sret import MixerBlock, Recursion, sret
-from timm_plugin._create import register_family, sret_cfg
-from timm_plugin._vit import LoopedVisionTransformer
-from timm_plugin.recursive_deit import RecursiveConfig
-
-
-class LoopedMixer(LoopedVisionTransformer):
-    """A Mixer with a loop over depth."""
-
-    set_input_size = property()  # so that hasattr says no, as of timm's Mixer: the weights fit one number of tokens
+from timm_plugin._vit import create_vit
+from timm_plugin.recursive_deit import RecursiveConfig, RecursiveVisionTransformer
+from timm_plugin.sret import sret_cfg
 
 
 @dataclass(frozen=True)
@@ -31,21 +30,39 @@ class RecursiveMixerConfig(RecursiveConfig):
     pos_embed: str = "none"
     lrc: bool = True
 
-    model = LoopedMixer
     fixed = ("num_heads", "class_token", "pos_embed", "attn_drop_rate")
 
-    def loop(self, tokens: int) -> Loop:
-        """Mixer's blocks in the order, with an MLP over the tokens of hidden width C / 2."""
-        mixing = dict(tokens=tokens, mixing_width=self.embed_dim // 2, ffn_dropout=self.mlp_drop_rate)
-        return sret(self.shape(), self.passes(), Recursion(self.lrc), MixerBlock, **mixing)
+
+class RecursiveMixer(RecursiveVisionTransformer):
+    """Mixer's blocks in an order, each with an MLP over the tokens of hidden width C / 2."""
+
+    set_input_size = property()  # so that hasattr says no, as of timm's Mixer: the weights fit one number of tokens
+
+    def __init__(self, **options: Any):
+        super().__init__(RecursiveMixerConfig.of(options))
+
+    def make_loop(self, config: RecursiveMixerConfig, tokens: int) -> Loop:
+        mixing = dict(tokens=tokens, mixing_width=config.embed_dim // 2, ffn_dropout=config.mlp_drop_rate)
+        return sret(config.shape(), config.passes(), Recursion(config.lrc), MixerBlock, **mixing)
 
 
-register_family(
-    __name__,
-    RecursiveMixerConfig,
-    sret_cfg(crop_pct=0.875),
+_create_recursive_mixer = partial(create_vit, RecursiveMixer)
+
+default_cfgs = generate_default_cfgs(
     {
-        "recursive_mixer_s16": ("Mixer-S/16, each of its 8 blocks run twice", dict(embed_dim=512, depth=8, loops=2)),
-        "recursive_mixer_b16": ("Mixer-B/16, each of its 12 blocks run twice", dict(embed_dim=768, depth=12, loops=2)),
-    },
+        "recursive_mixer_s16": sret_cfg(crop_pct=0.875),
+        "recursive_mixer_b16": sret_cfg(crop_pct=0.875),
+    }
 )
+
+
+@register_model
+def recursive_mixer_s16(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Mixer-S/16, each of its 8 blocks run twice"""
+    return _create_recursive_mixer("recursive_mixer_s16", pretrained, dict(embed_dim=512, depth=8, loops=2), kwargs)
+
+
+@register_model
+def recursive_mixer_b16(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Mixer-B/16, each of its 12 blocks run twice"""
+    return _create_recursive_mixer("recursive_mixer_b16", pretrained, dict(embed_dim=768, depth=12, loops=2), kwargs)

@@ -1,8 +1,10 @@
 """RingFormer-ViT.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3; its baselines are in :mod:`timm_plugin.baselines`.
-The blocks are pre-norm: projections read the normalised tokens, and level signals read the stream before the norm.
+Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3; its baselines are in :mod:`timm_plugin.uit`,
+:mod:`timm_plugin.owf_vit` and :mod:`timm_plugin.plain_vit`. The blocks are pre-norm: projections read the normalised
+tokens, and level signals read the stream before the norm.
 
+Differs from the paper: several blocks may be stored, and run in any `order`.
 Differs from the published code: the two factors of a level signal are never multiplied out; other image sizes are
 supported by resampling tables.
 Differs from timm: `proj_drop_rate` only applies to attention. The published setting is `pos_drop_rate=0.1,
@@ -10,26 +12,22 @@ mlp_drop_rate=0.1`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from timm.models import generate_default_cfgs, register_model
+from torch import nn
 
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
 from timm_plugin._config import option
-from timm_plugin._create import image_cfg, register_family
-from timm_plugin._vit_config import ViTConfig
-
-RINGFORMER_CFG = image_cfg(
-    crop_pct=224 / 256,
-    interpolation="bilinear",
-    origin_url="https://github.com/eldor-fozilov/ringformer",
-    paper_name="RingFormer: Rethinking Recurrent Transformer with Adaptive Level Signals",
-    paper_ids="arXiv:2502.13181",
-)
+from timm_plugin._create import image_cfg
+from timm_plugin._vit import LoopedVisionTransformer, ViTConfig, create_vit
 
 
 @dataclass(frozen=True)
 class RingFormerConfig(ViTConfig):
-    """The options of RingFormer-ViT, besides those of :class:`ViTConfig`; `depth` is the number of passes.
+    """The options of RingFormer-ViT, besides those of :class:`ViTConfig`.
 
     Args:
         signal_rank_divisor: rank of the level signals is C // signal_rank_divisor.
@@ -39,13 +37,19 @@ class RingFormerConfig(ViTConfig):
     signal_rank_divisor: int = option(16, least=1)
 
     names = {**ViTConfig.names, "rank": "embed_dim // signal_rank_divisor"}
-    undecayed = (*ViTConfig.undecayed, "qkv_signal", "ffn_signal")
+
+
+class RingFormerViT(LoopedVisionTransformer):
+    """One block, whose passes own their norms and level signals."""
+
     unlike_upstream = "its level signals read the residual stream before the norm, and no layer of timm does"
 
-    def loop(self, tokens: int) -> Loop:
-        """One block, order 0 0 0 ..."""
-        signals = Signals(self.embed_dim // self.signal_rank_divisor)
-        return ringformer(self.shape(), self.depth, signals, **self.parts())
+    def __init__(self, **options: Any):
+        super().__init__(RingFormerConfig.of(options))
+
+    def make_loop(self, config: RingFormerConfig, tokens: int) -> Loop:
+        signals = Signals(config.embed_dim // config.signal_rank_divisor)
+        return ringformer(config.shape(), config.passes(), signals, **config.parts())
 
 
 def size(width: int, mlp: int, heads: int, depth: int) -> dict[str, Any]:
@@ -53,14 +57,47 @@ def size(width: int, mlp: int, heads: int, depth: int) -> dict[str, Any]:
     return dict(embed_dim=width, mlp_ratio=mlp / width, num_heads=heads, depth=depth)
 
 
-register_family(
-    __name__,
-    RingFormerConfig,
-    RINGFORMER_CFG,
-    {
-        "ringformer_vit": ("RingFormer of Table 3", size(768, 3072, 12, 12)),
-        "ringformer_vit_wide": ("RingFormer (scaled) of Table 3", size(1284, 5120, 12, 12)),
-        "ringformer_vit_small": ("RingFormer of Table 2, with 100 classes", size(512, 2048, 8, 6)),
-        "ringformer_vit_small_wide": ("RingFormer (scaled) of Table 2, with 100 classes", size(728, 3072, 8, 6)),
-    },
+_create_ringformer_vit = partial(create_vit, RingFormerViT)
+
+# Of all models of the paper.
+ringformer_cfg = partial(
+    image_cfg,
+    crop_pct=224 / 256,
+    interpolation="bilinear",
+    origin_url="https://github.com/eldor-fozilov/ringformer",
+    paper_name="RingFormer: Rethinking Recurrent Transformer with Adaptive Level Signals",
+    paper_ids="arXiv:2502.13181",
 )
+
+default_cfgs = generate_default_cfgs(
+    {
+        "ringformer_vit": ringformer_cfg(),
+        "ringformer_vit_wide": ringformer_cfg(),
+        "ringformer_vit_small": ringformer_cfg(),
+        "ringformer_vit_small_wide": ringformer_cfg(),
+    }
+)
+
+
+@register_model
+def ringformer_vit(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RingFormer of Table 3"""
+    return _create_ringformer_vit("ringformer_vit", pretrained, size(768, 3072, 12, 12), kwargs)
+
+
+@register_model
+def ringformer_vit_wide(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RingFormer (scaled) of Table 3"""
+    return _create_ringformer_vit("ringformer_vit_wide", pretrained, size(1284, 5120, 12, 12), kwargs)
+
+
+@register_model
+def ringformer_vit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RingFormer of Table 2, with 100 classes"""
+    return _create_ringformer_vit("ringformer_vit_small", pretrained, size(512, 2048, 8, 6), kwargs)
+
+
+@register_model
+def ringformer_vit_small_wide(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """RingFormer (scaled) of Table 2, with 100 classes"""
+    return _create_ringformer_vit("ringformer_vit_small_wide", pretrained, size(728, 3072, 8, 6), kwargs)

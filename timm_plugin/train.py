@@ -28,6 +28,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import timm
 import torch
 from timm import utils
 from timm.optim import create_optimizer_v2
@@ -37,19 +38,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from recurrence.count import stored
-from recurrence.elastic import at_depths, may_idle, trained_depths
 from recurrence.errors import report_to_torchrun
 from recurrence.files import damage
-from recurrence.loop import Loop, named_loops
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin._task import task
+from timm_plugin._model import ImageModel
+from timm_plugin.training.build import build, make_task
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import last_checkpoint, one_line, record
 from timm_plugin.training.options import OptionError, check, parser, reject
-from timm_plugin.training.tasks import build, make_task
 
 logger = logging.getLogger("timm_plugin.train")
 # Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
@@ -154,12 +153,11 @@ class Trainer:
         if args.distributed:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
-        loops = named_loops(self.model).values()
         total = self.updates * args.grad_accum_steps
         batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
         for number, (images, targets) in enumerate(batches, start=1):
-            for loop in loops:
-                loop.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
+            if isinstance(self.model, ImageModel):
+                self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
             loss = self.learn(images, targets, last=not pending)
             if not pending:
@@ -182,17 +180,17 @@ class Trainer:
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
         measured = self.evaluate_at(model)
-        ends = {module: trained_depths(module) for module in model.modules() if isinstance(module, Loop)}
-        if any(smallest != largest for smallest, largest in ends.values()):
-            for which, name in enumerate(("smallest", "largest")):
-                with at_depths({loop: depths[which] for loop, depths in ends.items()}):
-                    for key, value in self.evaluate_at(model).items():
-                        measured[f"{name}_depth_{key}"] = value
+        ends = [depth.ends for depth in getattr(model, "training_depths", ())]
+        if any(smallest != largest for smallest, largest in ends):
+            for name, passes in zip(("smallest", "largest"), zip(*ends)):
+                model.passes = passes
+                measured |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
+            model.passes = None
         return measured
 
     def evaluate_at(self, model: nn.Module) -> dict[str, float]:
         """Loss, top-1 and top-5 accuracy (%) of a model at its current depth."""
-        evaluator = self.task.create_evaluator(max_samples=task.evaluation_sample_limit(self.val_loader))
+        evaluator = self.task.create_evaluator(max_samples=timm.task.evaluation_sample_limit(self.val_loader))
         for images, targets in self.bar(self.val_loader, "evaluation"):
             with self.autocast():
                 output = model(images)
@@ -220,9 +218,9 @@ class Trainer:
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and before != value:
                 reject(name, value, f"must be {before}, as in the run of {path}")
-        epoch = task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
+        epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
         if self.task.has_ema():
-            task.load_task_ema_checkpoint(self.task, path)
+            timm.task.load_task_ema_checkpoint(self.task, path)
         self.scheduler.step_update(epoch * self.updates)
         return epoch
 
@@ -243,7 +241,7 @@ class Trainer:
             if start:
                 saver.load_state_dict_from_checkpoint(last)
         if args.distributed:
-            idle = any(may_idle(module) for module in self.model.modules() if isinstance(module, Loop))
+            idle = isinstance(self.model, ImageModel) and self.model.may_idle()
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         for epoch in range(start, args.epochs):

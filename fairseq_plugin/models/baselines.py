@@ -7,8 +7,8 @@ Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_
 from typing import Any
 
 from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, SMALL, TINY, vanilla_layers
-from fairseq_plugin.modules.model import LoopedTransformer
-from fairseq_plugin.modules.register import register_family
+from fairseq_plugin.register import register_family
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

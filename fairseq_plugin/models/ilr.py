@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_plugin.modules.adaptive import PLAIN
-from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
-from fairseq_plugin.modules.options import option, position_option
-from fairseq_plugin.modules.register import register_family
+from fairseq_plugin.adaptive import PLAIN
+from fairseq_plugin.language_model import LanguageModel, LanguageOptions
+from fairseq_plugin.options import option, position_option
+from fairseq_plugin.register import register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack
@@ -114,7 +114,8 @@ class IntraLayerRecurrence(LanguageModel):
         super()._check(args, task)
         with cls.options.flags_in_errors("decoder"):
             runs_once = len(cls.order(args)) == args.decoder_layers
-        if args.inject_embedding and runs_once and getattr(args, "depth_range", None) is None:
+        # fairseq-train gives a model the options of the criterion, too.
+        if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
             rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or {depth_range}"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:

@@ -23,10 +23,10 @@ from typing import Any
 
 from torch import nn
 
-from fairseq_plugin.modules.adaptive import PLAIN
-from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions, remember_positions
-from fairseq_plugin.modules.options import ACTIVATIONS, like, option, position_option
-from fairseq_plugin.modules.register import activation, register_family
+from fairseq_plugin.adaptive import PLAIN
+from fairseq_plugin.language_model import LanguageModel, LanguageOptions, remember_positions
+from fairseq_plugin.options import ACTIVATIONS, like, option, position_option
+from fairseq_plugin.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

@@ -11,9 +11,9 @@ each pass, as wide as the stream. Attention is not sliced, because a sentence is
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import option
-from fairseq_plugin.modules.register import register_family, size
+from fairseq_plugin.options import option
+from fairseq_plugin.register import register_family, size
+from fairseq_plugin.seq2seq import LoopedTransformer, TranslationOptions
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

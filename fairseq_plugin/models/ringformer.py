@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_plugin.modules.model import LoopedTransformer, TranslationOptions
-from fairseq_plugin.modules.options import SIDES, option
-from fairseq_plugin.modules.orders import OrderOptions, any_order
-from fairseq_plugin.modules.register import register_family, size
+from fairseq_plugin.options import SIDES, option
+from fairseq_plugin.orders import OrderOptions, any_order
+from fairseq_plugin.register import register_family, size
+from fairseq_plugin.seq2seq import LoopedTransformer, TranslationOptions
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.errors import FieldError

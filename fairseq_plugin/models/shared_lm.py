@@ -19,11 +19,11 @@ from functools import partial
 
 from torch import nn
 
+from fairseq_plugin.adaptive import NONE
+from fairseq_plugin.language_model import LanguageModel, LanguageOptions
 from fairseq_plugin.models.parameter_sharing import SharingOptions, shared_loop, unshared_as
-from fairseq_plugin.modules.adaptive import NONE
-from fairseq_plugin.modules.language_model import LanguageModel, LanguageOptions
-from fairseq_plugin.modules.options import ACTIVATIONS, like, option, position_option
-from fairseq_plugin.modules.register import activation, register_family
+from fairseq_plugin.options import ACTIVATIONS, like, option, position_option
+from fairseq_plugin.register import activation, register_family
 from recurrence import init
 from recurrence.block import Shape
 from recurrence.causal import CausalStack

@@ -25,10 +25,10 @@ from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
 
+from fairseq_plugin.embedding import dropout_rate
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_as
-from fairseq_plugin.modules.embedding import dropout_rate
-from fairseq_plugin.modules.options import like, option
-from fairseq_plugin.modules.register import register_family, size
+from fairseq_plugin.options import like, option
+from fairseq_plugin.register import register_family, size
 from recurrence.errors import FieldError
 from recurrence.parts import Dropout
 from recurrence.position import Table, halved
@@ -176,7 +176,7 @@ class SpeechToText(ParameterSharing):
     ) -> S2THubInterface:
         """fairseq's hub interface of speech, as its own `s2t_transformer` gives; that of other models reads text.
 
-        Differs from fairseq: the model is prepared for inference, on which `eight_bits` depends.
+        Differs from fairseq: the model is prepared for inference.
 
         Args:
             model_name_or_path: folder of the checkpoint.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fairseq.models import BaseFairseqModel
 
 from fairseq_plugin.published import language, translation
-from recurrence.admin import folded
+from recurrence.papers.admin import folded
 from recurrence.weights.names import StateDict, to_ours, to_theirs
 
 # Keys that are not converted. Published: fixed tables, version marks, and a matrix that Intra-Layer Recurrence's code

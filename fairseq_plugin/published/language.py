@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from fairseq_plugin.modules.build import build_language_model, unpadded_dictionary
-from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.build import build_language_model, unpadded_dictionary
+from fairseq_plugin.language_model import LanguageModel
 from recurrence.weights.names import Piece, stacked
 
 

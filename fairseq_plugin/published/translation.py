@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 from fairseq.data import Dictionary
 
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
-from fairseq_plugin.modules.model import LoopedTransformer
-from fairseq_plugin.modules.options import SIDES
-from recurrence.admin import admins
+from fairseq_plugin.build import build_architecture, numbered_dictionary
+from fairseq_plugin.options import SIDES
+from fairseq_plugin.seq2seq import LoopedTransformer
+from recurrence.papers.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
 from recurrence.weights.names import Piece, affine, stacked
 

@@ -5,13 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
 from fairseq.data import Dictionary, FairseqDataset
 from fairseq.tasks import FairseqTask
 from torch import Tensor
+
+from fairseq_plugin.elastic import ElasticConfig, ElasticCrossEntropy
+from recurrence.loop import named_loops
 
 
 class AnswerTask(FairseqTask):
@@ -82,12 +81,12 @@ class AnswerDataset(FairseqDataset):
         }
 
 
-@register_criterion("answer_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
-class AnswerCrossEntropy(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's label_smoothed_cross_entropy, with its options, at the positions that have a target.
+@register_criterion("answer_cross_entropy", dataclass=ElasticConfig)
+class AnswerCrossEntropy(ElasticCrossEntropy):
+    """elastic_cross_entropy, with its options, at the positions that have a target.
 
     fairseq's own looks up the probability of the padding before it masks it, which fails if the padding's index is
-    after the last symbol, as in :func:`fairseq_plugin.modules.build.unpadded_dictionary`.
+    after the last symbol, as in :func:`fairseq_plugin.build.unpadded_dictionary`.
 
     If a task gives a target for each number of passes, (B, P, T), that of the passes that ran counts.
     """
@@ -97,7 +96,8 @@ class AnswerCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         logits, extra = net_output
         target = model.get_targets(sample, net_output)
         if target.dim() == 3:
-            target = target[:, extra["passes"] - 1]
+            (loop,) = named_loops(model.decoder).values()
+            target = target[:, len(loop.indices(model.decoder.passes)) - 1]
         has_target = target.ne(self.padding_idx)
         has_target[:, : self.ignore_prefix_size] = False
         return model.get_normalized_probs((logits[has_target], extra), log_probs=True), target[has_target]

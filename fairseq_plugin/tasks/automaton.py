@@ -22,9 +22,11 @@ from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_plugin.modules.build import unpadded_dictionary
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.build import unpadded_dictionary
+from fairseq_plugin.elastic import depth_ranges, flags_in_errors
+from fairseq_plugin.options import option
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy, AnswerDataset, AnswerTask
+from recurrence.loop import named_loops
 
 START = 2  # the first symbol after the two values of a cell; START + t - 1 asks for t steps
 
@@ -54,21 +56,25 @@ class AutomatonTask(AnswerTask):
         self.symbols = self.answers = unpadded_dictionary(START + cfg.steps)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """Raises ValueError if more passes than steps may run in training."""
+        """Raises ValueError if the model has more passes than there are steps."""
         model = super().build_model(cfg, from_checkpoint)
-        if self.cfg.pass_steps and not from_checkpoint:
-            drawn = (getattr(cfg, "depth_range", None) or "0").split("-")[-1]
-            most = max(len(model.decoder.stack.loop.order), int(drawn))
-            if most > self.cfg.steps:
-                raise ValueError(f"--steps={self.cfg.steps}: must be >= {most}, the largest number of passes")
+        if not from_checkpoint:
+            self._check_passes(max((len(loop.order) for loop in named_loops(model).values()), default=0))
         return model
 
     def build_criterion(self, cfg, *from_checkpoint: bool):  # which fairseq 0.12.2 does not have
-        """Raises ValueError if the criterion cannot choose among the targets of `--pass-steps`."""
+        """Raises ValueError if it draws more passes than steps, or cannot choose a target of `--pass-steps`."""
         criterion = super().build_criterion(cfg, *from_checkpoint)
         if self.cfg.pass_steps and not isinstance(criterion, AnswerCrossEntropy):
             raise ValueError(f"--criterion={cfg._name}: must be answer_cross_entropy with --pass-steps")
+        if getattr(cfg, "depth_range", None):
+            with flags_in_errors():
+                self._check_passes(max(map(max, depth_ranges(cfg.depth_range, sides=1))))
         return criterion
+
+    def _check_passes(self, most: int) -> None:
+        if self.cfg.pass_steps and most > self.cfg.steps:
+            raise ValueError(f"--steps={self.cfg.steps}: must be >= {most}, the largest number of passes")
 
     def load_dataset(self, split: str, **unused) -> None:
         """Draws the rows of a subset; only training rows change with the epoch."""

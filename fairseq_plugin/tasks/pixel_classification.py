@@ -16,8 +16,8 @@ from fairseq.tasks import register_task
 from omegaconf import MISSING
 from torch import Tensor
 
-from fairseq_plugin.modules.build import unpadded_dictionary
-from fairseq_plugin.modules.options import option
+from fairseq_plugin.build import unpadded_dictionary
+from fairseq_plugin.options import option
 from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
 
 LEVELS = 256  # of grey

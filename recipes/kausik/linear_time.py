@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "figures"), str(Path(_
 import pictures  # noqa: E402
 
 from benchmarks.common import DEVICE, finish, positive, ratios, resident  # noqa: E402
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary  # noqa: E402
+from fairseq_plugin.build import build_language_model, numbered_dictionary  # noqa: E402
 
 SYMBOLS, RUNS, READ = 65, 3, 16
 MODELS = {"recurrent": {}, "regular": {"regular": True, "position": "none"}}

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from arguments import parser, print_scores
 
 from benchmarks.common import positive
-from fairseq_plugin.modules.build import architectures, build_language_model, given_options, numbered_dictionary
-from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.build import architectures, build_language_model, given_options, numbered_dictionary
+from fairseq_plugin.language_model import LanguageModel
 from recurrence.count import flops, stored
 
 

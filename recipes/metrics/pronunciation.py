@@ -2,8 +2,8 @@
 
     python pronunciation.py generate.log=REFERENCES > scores.json
 
-Each line of REFERENCES has all pronunciations of a word, separated by tabs. A word is right if the model's equals one of
-them. Phoneme errors are insertions, deletions and substitutions to the nearest of them, over its number of phonemes.
+Each line of REFERENCES has all pronunciations of a word, separated by tabs. A word is right if the model's equals one
+of them. Phoneme errors are insertions, deletions and substitutions to the nearest one, over its number of phonemes.
 """
 
 import argparse

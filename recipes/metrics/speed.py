@@ -23,8 +23,8 @@ from torch import nn
 import fairseq_plugin  # noqa: F401  (registers the models)
 from benchmarks.common import DEVICE, positive, ratios
 from benchmarks.translation import LENGTH, training_step
+from fairseq_plugin.build import build_architecture, given_options, numbered_dictionary
 from fairseq_plugin.models.speech import SpeechToText
-from fairseq_plugin.modules.build import build_architecture, given_options, numbered_dictionary
 
 JOINT, WRITTEN = 32_768, 10_000  # symbols of the joint vocabulary of text, and of the transcripts of speech
 FRAMES, FEATURES = 500, 80  # of an utterance

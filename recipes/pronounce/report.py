@@ -12,18 +12,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "recipes" / folder) for folder in ("records", "metrics")]
 
-from collect import training
-from score import hypotheses_and_references
+from collect import training  # noqa: E402
+from score import hypotheses_and_references  # noqa: E402
 
 SHOWN = 20
 
 
 def words(run: Path, data: Path) -> Iterator[str]:
-    """The first words with the model's phonemes and, where the dictionary has no such pronunciation, the dictionary's."""
+    """The first words with the model's phonemes and, where the dictionary has others, the dictionary's."""
     letters = (data / "raw" / "valid.letters").read_text(encoding="utf-8").splitlines()
-    pronounced = zip(letters, *hypotheses_and_references(run / "generate.log", data / "raw" / "valid.references"))
-    for word, (spelled, ours, references) in zip(range(SHOWN), pronounced):
-        known = references.split("\t")
+    hypotheses, references = hypotheses_and_references(run / "generate.log", data / "raw" / "valid.references")
+    for spelled, ours, reference in list(zip(letters, hypotheses, references, strict=True))[:SHOWN]:
+        known = reference.split("\t")
         yield f"  {spelled.replace(' ', ''):16} {ours:32} {'' if ours in known else ' or '.join(known)}".rstrip()
 
 

@@ -15,14 +15,14 @@ def text_model(arch: str, settings: Settings) -> torch.nn.Module:
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_plugin.models.speech import SpeechToText
-    from fairseq_plugin.modules.build import (
+    from fairseq_plugin.build import (
         build_architecture,
         build_language_model,
         given_options,
         numbered_dictionary,
     )
-    from fairseq_plugin.modules.language_model import LanguageModel
+    from fairseq_plugin.language_model import LanguageModel
+    from fairseq_plugin.models.speech import SpeechToText
 
     keys, kind = settings.keys, ARCH_MODEL_REGISTRY[arch]
     symbols, (options, _) = numbered_dictionary(keys["symbols"]), given_options(arch, settings.flags)

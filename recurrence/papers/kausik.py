@@ -31,11 +31,11 @@ from recurrence.attention import SelfAttention
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
+from recurrence.papers.scan import Dropouts, scan
+from recurrence.papers.scan_step import Spec, Weights
+from recurrence.papers.streaming import LayerState, StackState
 from recurrence.parts import FeedForward, Sublayer
 from recurrence.private_torch import is_plain, is_transformed, is_watched
-from recurrence.scan import Dropouts, scan
-from recurrence.scan_step import Spec, Weights
-from recurrence.streaming import LayerState, StackState
 
 
 class RecurrentBlock(nn.Module):
@@ -127,7 +127,7 @@ class RecurrentBlock(nn.Module):
         return plain and not any(map(is_watched, (self.sublayer, attention, ffn)))
 
     def _scan(self, first: Tensor, rest: Tensor) -> Tensor:
-        """The same states by :func:`recurrence.scan.scan`."""
+        """The same states by :func:`recurrence.papers.scan.scan`."""
         attention, ffn, (norm1, norm2) = self.self_attn, self.ffn, self.norms
         spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation)
         dropouts = Dropouts(attention.dropout, ffn.dropout, self.sublayer.dropout)

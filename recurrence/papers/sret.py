@@ -5,7 +5,7 @@ behind the block, an MLP with two scalars of its own, the non-linear projection 
 
 Source: Sliced Recursive Transformer (arXiv:2111.05297), section 3 (Equation 7 for the Mixer), and section 4 for
 the slices.
-Differs from the published code: see :mod:`recurrence.slicing`.
+Differs from the published code: see :mod:`recurrence.papers.slices`.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from recurrence.block import Block, Pass, Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
+from recurrence.papers.slices import SliceConfig, Slices
 from recurrence.parts import FeedForward, Sublayer, Sum
-from recurrence.slicing import SliceConfig, Slices
 
 
 class Coefficients(Sum):

@@ -1,8 +1,8 @@
 """Takase & Kiyono: the layers of a transformer, stored M times and run N times.
 
 The complete layer is shared, including its LayerNorms. A pass owns nothing, unless Admin gives each of its residual
-sums a vector (:func:`recurrence.admin.attach`). One stored layer is the paper's Universal row, N are its Vanilla row.
-The orders are in :mod:`recurrence.order`.
+sums a vector (:func:`recurrence.papers.admin.attach`). One stored layer is the paper's Universal row, N are its Vanilla
+row. The orders are in :mod:`recurrence.order`.
 
 Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), section 2 and Figure 2; the
 layer is that of Vaswani et al. (arXiv:1706.03762), section 3.1.

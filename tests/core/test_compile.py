@@ -8,19 +8,21 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from recurrence.block import Shape, set_drop_path
+from recurrence.block import Shape
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.slices import SliceConfig
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.slicing import SliceConfig
+from timm_plugin._layers import DropPath
 
 WIDTH, RATES = 8, (0.1, 0.2, 0.3, 0.4)
 RECURSION = Recursion(projection_width=6, slices=SliceConfig(8, (2, 2, 2, 2), (True,) * 4))
 # Loops of four passes, of one or two stored blocks.
 LOOPS = {
-    "ringformer": lambda shape: ringformer(shape, 4, Signals(rank=2)),
-    "ringformer of images": lambda shape: ringformer(shape, 4, Signals(rank=2), pre_norm=True),
+    "ringformer": lambda shape: ringformer(shape, (0,) * 4, Signals(rank=2)),
+    "ringformer of several blocks": lambda shape: ringformer(shape, (0, 1, 1, 0), Signals(2, "before", "inside")),
+    "ringformer of images": lambda shape: ringformer(shape, (0,) * 4, Signals(rank=2), pre_norm=True),
     "cycle": lambda shape: shared_layers(shape, (0, 1, 1, 0)),
     "sret": lambda shape: sret(shape, (0, 0, 1, 1), RECURSION, pre_norm=True),
 }
@@ -49,7 +51,8 @@ def tokens(batch: int) -> Tensor:
 @every_loop
 def test_one_graph_serves_all_passes_rates_and_shapes_and_blocks_of_one_size(make):
     loop = randomised(make(Shape(WIDTH, 16, 2, dropout=0.1, attention_dropout=0.1)))
-    set_drop_path(loop.own, RATES)
+    for own, rate in zip(loop.own, RATES):
+        own.drop_path = DropPath(rate)
     counter = CompileCounterWithBackend("eager")
     loop.compile_blocks(backend=counter, fullgraph=True)
     for batch in (3, 5, 2, 7):

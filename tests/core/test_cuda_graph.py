@@ -2,7 +2,7 @@
 
 import torch
 
-from recurrence import cuda_graph
+from recurrence.papers import cuda_graph
 
 
 def test_shapes_that_keep_coming_get_a_graph_and_rare_ones_do_not(monkeypatch):

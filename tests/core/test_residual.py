@@ -3,32 +3,23 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.layers import DropPath
 from torch import Tensor, nn
 
-from recurrence.admin import Admin, attach, folded, profile, read, write
-from recurrence.block import DropPath, Shape, Sum, set_drop_path
+from recurrence.block import Shape
 from recurrence.loop import Loop
-from recurrence.papers.sret import Coefficients, Recursion, sret
+from recurrence.papers.admin import Admin, attach, folded, profile, read, write
+from recurrence.papers.baselines import vanilla
+from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.sret import Coefficients, MixerBlock, Recursion, sret
 from recurrence.papers.takase import shared_layers
+from recurrence.parts import Sublayer, Sum
 
 WIDTH = 6
 
 
 def tokens(seed: int, batch: int = 4) -> Tensor:
     return torch.randn(batch, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def test_drop_path_drops_entire_samples_and_scales_the_others():
-    x = tokens(1, batch=2000).abs() + 1
-    torch.manual_seed(0)
-    ratio = DropPath(0.25).train()(x) / x
-    torch.testing.assert_close(ratio.amin((1, 2)), ratio.amax((1, 2)))
-    kept = ratio[:, 0, 0] > 0
-    torch.testing.assert_close(ratio[kept], torch.full_like(ratio[kept], 1 / 0.75))
-    assert kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
-    assert torch.equal(DropPath(0.25).eval()(x), x)
-    assert torch.equal(DropPath(0.0)(x), x)
-    assert not DropPath(1.0)(x).any()
 
 
 # In a stack
@@ -38,7 +29,8 @@ def stack(order=(0, 0, 1, 1), drop_path=(), coefficients=False, **recursion) -> 
     torch.manual_seed(0)
     around = Recursion(coefficients, **recursion)
     loop = sret(Shape(WIDTH, 7, 2), order, around, pre_norm=True, activation=F.gelu).double()
-    set_drop_path(loop.own[: len(drop_path)], drop_path)
+    for own, rate in zip(loop.own, drop_path):
+        own.drop_path = DropPath(rate)
     for parameter in loop.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     return loop
@@ -53,7 +45,7 @@ def test_projections_after_every_other_pass():
     torch.testing.assert_close(states[1], loop.own[1].projection(loop.blocks[1](states[0], loop.own[0])))
 
 
-def test_each_pass_has_the_rate_of_its_depth():
+def test_a_pass_drops_its_branches_alone():
     """Rate 1 drops both branches of a pass and leaves the stream, other passes as they are."""
     x = tokens(1)
     states, dropped = [], []
@@ -65,10 +57,51 @@ def test_each_pass_has_the_rate_of_its_depth():
     torch.testing.assert_close(stack(drop_path=(0.0, 1.0, 0.0, 0.0)).eval()(x), expected)
 
 
+SHAPE = Shape(WIDTH, 7, 2)
+MIXER = dict(block=MixerBlock, tokens=5, mixing_width=4, ffn_dropout=0.0)
+LOOPS = {
+    "ringformer": lambda: ringformer(SHAPE, (0, 0), Signals(2)),
+    "ringformer of images": lambda: ringformer(SHAPE, (0, 0), Signals(2), pre_norm=True),
+    "takase": lambda: shared_layers(SHAPE, (0, 0)),
+    "vanilla": lambda: vanilla(SHAPE, 2),
+    "sret": lambda: sret(SHAPE, (0, 0), Recursion(), pre_norm=True),
+    "mixer": lambda: sret(SHAPE, (0, 0), Recursion(), **MIXER),
+}
+
+
+@pytest.mark.parametrize("make", LOOPS.values(), ids=list(LOOPS))
+def test_any_module_may_drop_the_branches_of_any_block(make):
+    """Every branch of the pass goes through it, after dropout and before the sum."""
+    torch.manual_seed(0)
+    loop, x, seen = make().double(), tokens(1), []
+    expected = loop(x)
+    loop.own[1].drop_path = nn.Identity()
+    loop.own[1].drop_path.register_forward_hook(lambda _, inputs, y: seen.append(y))
+    assert torch.equal(loop(x), expected)
+    assert len(seen) == 2
+    loop.own[1].drop_path.register_forward_hook(lambda _, inputs, y: y * 0)
+    states: list[Tensor] = []
+    loop(x, states=states)
+    block, kept = loop.blocks[loop.order[1]], states[0]
+    norms = [] if block.pre_norm else list(getattr(block, "norms", None) or loop.own[1].norms)
+    for norm in norms * (2 // max(len(norms), 1)):  # one may serve both sublayers
+        kept = norm(kept)
+    torch.testing.assert_close(states[1], kept)
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_a_sublayer_is_the_sum_of_the_stream_and_what_is_left_of_the_branch(pre_norm):
+    """norm(x + f(x)) or x + f(norm(x)), here with x - (-f)."""
+    sublayer, norm, x = Sublayer(0.5, pre_norm).double(), nn.LayerNorm(WIDTH).double(), tokens(1)
+    plain = x + norm(x).exp() if pre_norm else norm(x + x.exp())
+    torch.testing.assert_close(sublayer.eval()(x, torch.exp, norm, torch.sub, torch.neg), plain)
+    left = (sublayer.train()(x, torch.exp, nn.Identity(), torch.add) - x) / x.exp()
+    assert sorted(left.round(decimals=9).unique().tolist()) == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(drop_path=(0.1, 0.2, 0.3, 1.2)), r"drop_path=.*: must be a rate within \[0, 1\]"),
         (dict(projection_width=0), "projection_width=0: must be >= 1"),
         (dict(projection_every=3), "projection_every=3: must divide the 4 passes"),
         (dict(projection_every=0), "projection_every=0: must divide the 4 passes"),
@@ -119,22 +152,18 @@ def test_admin_rejects_residual_coefficients():
         attach(sret(Shape(WIDTH, 8, 2), (0,), Recursion()), WIDTH)
 
 
-def test_coefficients_and_their_gradients_are_those_of_the_plain_form():
-    x, y, layer = tokens(1).float().requires_grad_(), tokens(2).float().requires_grad_(), Coefficients()
+def test_coefficients_scale_the_stream_and_the_branch():
+    x, y, layer = tokens(1), tokens(2), Coefficients().double()
     assert torch.equal(layer(x, y), Sum()(x, y))
     with torch.no_grad():
         layer.identity.fill_(0.7)
         layer.branch.fill_(-1.3)
-    leaves = [x, y, layer.identity, layer.branch]
-    ours, plain = layer(x, y), torch.addcmul(layer.branch * y, x, layer.identity)
-    torch.testing.assert_close(ours, 0.7 * x - 1.3 * y)
-    assert type(ours.grad_fn).__name__ == "_WeightedBackward"
-    assert torch.equal(ours, plain)
-    upstream = torch.linspace(-1, 1, ours.numel()).view_as(ours)
-    firsts = [torch.autograd.grad(z, leaves, upstream * z, create_graph=True) for z in (ours, plain)]
-    torch.testing.assert_close(*firsts, rtol=1e-5, atol=1e-5)
-    seconds = [torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves) for first in firsts]
-    torch.testing.assert_close(*seconds, rtol=1e-4, atol=1e-4)
+    found, upstream = layer(x, y), tokens(3)
+    torch.testing.assert_close(found, 0.7 * x - 1.3 * y)
+    assert layer.factors() == pytest.approx((0.7, -1.3))
+    of_stream, of_branch = torch.autograd.grad((found * upstream).sum(), [layer.identity, layer.branch])
+    torch.testing.assert_close(of_stream, (upstream * x).sum()[None])
+    torch.testing.assert_close(of_branch, (upstream * y).sum()[None])
 
 
 def test_spreads_beyond_the_largest_half_are_measured():

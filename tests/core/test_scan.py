@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from recurrence.block import Shape
 from recurrence.papers.kausik import RecurrentBlock, RecurrentStack
-from recurrence.scan import _Scan
-from recurrence.scan_step import Masks, Spec, Weights
+from recurrence.papers.scan import _Scan
+from recurrence.papers.scan_step import Masks, Spec, Weights
 from tests.support import stacks
 from tests.support.golden import golden
 from tests.support.scan_reference import published

@@ -1,4 +1,4 @@
-"""Level signals against `W x + P1^T P2 x`, token by token, in each of their forms."""
+"""Level signals against `W x + P1^T P2 x`, token by token."""
 
 import itertools
 

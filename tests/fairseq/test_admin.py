@@ -10,7 +10,7 @@ import torch
 from logs import curve
 
 from fairseq_repairs.checkpoints import load_safely
-from recurrence import admin
+from recurrence.papers import admin
 from tests.support import cli, models
 from tests.support.recipes import recipe
 from tests.support.states import same_state

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 
-from fairseq_plugin.modules.elastic import elastic_criterion
+from fairseq_plugin.elastic import elastic_criterion
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.automaton import START, AutomatonConfig, AutomatonTask, after
 from recurrence.elastic import at_depths

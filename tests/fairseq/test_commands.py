@@ -8,7 +8,6 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
-from fairseq_cli import validate
 from omegaconf import OmegaConf
 
 from fairseq_plugin import convert
@@ -51,14 +50,6 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
         override("{'draft_passes': 3}", as_namespace=as_namespace)
     override("{'encoder_layers_to_keep': '0,1'}", arch="transformer", as_namespace=as_namespace)
     override("{'signal_rank_divisor': 3}", "--lm-path", "lm.pt", as_namespace=as_namespace)
-
-
-def test_validation_rejects_eight_bits():
-    """It computes losses with the weights as they are."""
-    words = ["data", "--path", "x.pt", "--model-overrides", "{'eight_bits': True}"]
-    options.parse_args_and_arch(options.get_validation_parser("translation"), words)
-    with pytest.raises(ValueError, match="^--model-overrides: eight_bits: not for fairseq-validate"):
-        validate.main(Namespace())
 
 
 def test_weights_that_do_not_fit_are_named_with_their_file(tmp_path, rejected):

@@ -5,7 +5,6 @@ import shlex
 
 import pandas as pd
 import pytest
-import torch
 from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -201,11 +200,3 @@ def test_texts_are_scored_by_perplexity(german, tmp_path):
     assert (runs["score"] > 1).all()
     assert (runs["rate"] == 0.01).all()
     assert "perplexity by" in (tmp_path / "comparison.md").read_text()
-
-
-def test_eight_bits_need_a_cpu_and_float32():
-    model = models.tiny("ringformer_tiny").float()
-    model.eight_bits = True
-    model.to(torch.bfloat16)
-    with pytest.raises(ValueError, match="eight_bits=True: needs --cpu, and float32"):
-        model.prepare_for_inference_(None)

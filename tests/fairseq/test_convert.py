@@ -9,8 +9,8 @@ from fairseq import checkpoint_utils
 from fairseq import models as fairseq_models
 
 from fairseq_plugin import convert
-from fairseq_plugin.conversion import upstream
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export import upstream
+from fairseq_plugin.export.unshare import unshared
 from fairseq_plugin.models.ringformer import WEIGHTS
 from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, language, models, speech

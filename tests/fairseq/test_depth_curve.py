@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from fairseq_plugin import depth
-from recurrence.loop import named_loops
+from fairseq_plugin.elastic import loops_by_side
 from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
@@ -20,18 +20,18 @@ SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
     ],
 )
 def test_the_depths_that_are_tried(apart, names):
-    loops = named_loops(models.tiny("universal_tiny"))
+    loops = loops_by_side(models.tiny("universal_tiny"))
     tried = list(depth.assignments(loops, apart))
     assert [name for name, _ in tried] == names
-    assert tried[-1][1] == {"encoder.loop": 4, "decoder.loop": 4}
-    assert tried[0][1] == ({"encoder.loop": 1, "decoder.loop": 4} if apart else dict.fromkeys(loops, 1))
+    assert tried[-1][1] == {"encoder": 4, "decoder": 4}
+    assert tried[0][1] == ({"encoder": 1, "decoder": 4} if apart else dict.fromkeys(loops, 1))
 
 
 @pytest.mark.parametrize("arch", ["vanilla_tiny", "recurrent_lm", "ilr_small"])
 def test_a_checkpoint_of_one_depth_is_rejected(arch):
     model = models.tiny(arch)
     with pytest.raises(ValueError, match="the order .*: must repeat its blocks .* to run at other depths"):
-        list(depth.assignments(named_loops(model), False))
+        list(depth.assignments(loops_by_side(model), False))
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_the_curve_of_a_checkpoint(trained, corpus, tmp_path, capsys):
     assert (one["depth"], two["depth"], two["agreement"]) == ("1", "2", "1.0")
     assert f"BLEU = {float(two['score']):.1f}"[:9] in cli.generate(corpus.data, path, *search)
     smallest = 1 if float(one["score"]) >= float(two["score"]) else 2
-    assert f"decoder.loop: safe from {smallest} to 2 passes" in capsys.readouterr().out
+    assert f"decoder: safe from {smallest} to 2 passes" in capsys.readouterr().out
 
 
 def test_a_split_of_which_nothing_is_left_is_rejected(trained, corpus, rejected):

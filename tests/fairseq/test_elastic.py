@@ -10,7 +10,7 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.elastic import OPTIONS, elastic_criterion, reported_depths
+from fairseq_plugin.elastic import OPTIONS, elastic_criterion, reported_depths
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.elastic import at_depths
 from recurrence.loop import Loop

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq import models as registries
 
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.build import build_architecture, numbered_dictionary
 from recurrence.weights.unshare import unshare
 from tests.support import models
 from tests.support.guide import GUIDE, files_crossed, imported_example

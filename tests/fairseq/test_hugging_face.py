@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from fairseq.data import Dictionary  # noqa: E402
 
 from fairseq_plugin import convert  # noqa: E402
-from fairseq_plugin.conversion.hugging_face import converted  # noqa: E402
+from fairseq_plugin.export.hugging_face import converted  # noqa: E402
 from fairseq_plugin.models.ringformer import WEIGHTS  # noqa: E402
 from tests.fairseq.test_convert import REJECTED  # noqa: E402
 from tests.support import language, models  # noqa: E402

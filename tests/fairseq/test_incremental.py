@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
 
-from recurrence import gemm, linear
-from tests.support import language, models, speech, stacks
+from tests.support import language, models, speech
 from tests.support.searching import (
     continue_prompts,
     expect_equal,
@@ -122,25 +120,6 @@ def test_attention_weights_of_every_step(arch):
     for t in range(5):
         step = model.decoder(target[:, : t + 1], encoder_out, state)[1]["attn"][0]
         torch.testing.assert_close(step[:, 0], whole[:, t], **EXACT)
-
-
-@models.every_model
-@torch.no_grad()
-def test_weights_are_prepared_for_generation_once_and_give_the_same(arch, monkeypatch):
-    monkeypatch.setattr(gemm, "LIBRARY", "onednn")
-    monkeypatch.setattr(linear, "SMALLEST", 0)
-    model = models.tiny(arch).float()
-    inputs = stacks.as_type(models.inputs(arch, target_lengths=(9, 9, 9)), torch.float32)
-    expected, _ = model(*inputs)
-    model.make_generation_fast_()
-    product, multiplied = linear._product, []
-    monkeypatch.setattr(linear, "_product", lambda x, w, b=None: multiplied.append(w) or product(x, w, b))
-    found = models.read_in_steps(model, inputs)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    layers = [layer for layer in model.decoder.modules() if isinstance(layer, nn.Linear)]
-    prepared = {id(linear._packed[layer.weight][1]) for layer in layers}
-    used = {id(weight) for weight in multiplied}
-    assert prepared & used if arch in language.ARCHS else prepared <= used  # a scan multiplies some by itself
 
 
 @models.every_model_with_encoder

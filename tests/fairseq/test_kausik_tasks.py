@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fairseq_plugin.modules.build import unpadded_dictionary
+from fairseq_plugin.build import unpadded_dictionary
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask

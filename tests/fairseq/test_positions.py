@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export.unshare import unshared
 from recurrence.position import POSITIONS
 from tests.fairseq.test_incremental import SIDES, check_steps
 from tests.support import language, models, speech

@@ -4,10 +4,10 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
+from fairseq_plugin.build import build_architecture, numbered_dictionary
 from fairseq_plugin.published import from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
-from recurrence import admin
+from recurrence.papers import admin
 from tests.support import models, reference
 from tests.support.golden import golden
 from tests.support.recorded import SYSTEM_OF, load, recorded

@@ -4,9 +4,9 @@ import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 
-from fairseq_plugin.modules.build import architectures, numbered_dictionary
-from fairseq_plugin.modules.model import LoopedTransformer
-from fairseq_plugin.modules.register import register_family
+from fairseq_plugin.build import architectures, numbered_dictionary
+from fairseq_plugin.register import register_family
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence import count
 from tests.fairseq import (
     test_admin,

@@ -7,8 +7,8 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
-from fairseq_plugin.modules.build import build_architecture, build_language_model, numbered_dictionary
-from fairseq_plugin.modules.model import check_task
+from fairseq_plugin.build import build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.seq2seq import check_task
 from fairseq_plugin.tasks.copying import CopyingTask
 from tests.support import language, models
 

@@ -9,9 +9,9 @@ from fairseq import models as fairseq_models
 from fairseq import options as fairseq_options
 from omegaconf import OmegaConf
 
+from fairseq_plugin.build import build_architecture, numbered_dictionary
 from fairseq_plugin.models.ringformer import RingFormer
-from fairseq_plugin.modules.build import build_architecture, numbered_dictionary
-from fairseq_plugin.modules.options import GAVE_WEIGHTS, MOVED, REMOVED
+from fairseq_plugin.options import GAVE_WEIGHTS, MOVED, REMOVED
 from tests.support import models
 from tests.support.flags import parser
 
@@ -19,7 +19,7 @@ ARCH = "vanilla_base"  # without elastic depth
 # What checkpoints may say.
 STEERED = (
     dict(depth_range="1-4", depth_apart=True, depth_warmup_updates=9, mixed_depth=True, exit_threshold=0.3),
-    dict(loop_after_updates=500, draft_passes=2, draft_tokens=4),
+    dict(loop_after_updates=500, draft_passes=2, draft_tokens=4, eight_bits=True),
     dict(pass_loss=0.5),
 )
 every_option = pytest.mark.parametrize("name", sorted(REMOVED | MOVED))

@@ -104,8 +104,6 @@ def test_the_hub_transcribes_a_file(tones, trained, recognised):
     hub = SpeechToText.from_pretrained(*where, **search)
     for number in range(3):
         assert hub.predict(str(tones / f"test-{number}.wav")) == cli.hypotheses(recognised)[number][0]
-    hub = SpeechToText.from_pretrained(*where, **search, eight_bits=True)
-    assert any("quantized" in type(layer).__module__ for layer in hub.model.modules())
 
 
 def test_a_converted_model_recognises_the_same(tones, trained, tmp_path):

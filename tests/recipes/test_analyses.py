@@ -13,7 +13,7 @@ import responses
 import torch
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.build import build_language_model, numbered_dictionary
+from fairseq_plugin.build import build_language_model, numbered_dictionary
 from recurrence.block import Shape
 from recurrence.papers.baselines import one_wide_ffn
 from tests.support import vision

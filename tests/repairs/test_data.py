@@ -63,14 +63,23 @@ def test_a_comma_in_the_name_of_a_training_set_is_no_separator(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["-", "file"])
-def test_interactive_reads_bytes_that_are_not_text(source, tmp_path, monkeypatch):
+def test_interactive_reads_bytes_that_are_not_text_and_lone_carriage_returns(source, tmp_path, monkeypatch):
     from fairseq_cli import interactive
 
-    typed = b"eins\n zwei \xff\n\xe4\ndrei"
+    typed = b"eins\r\n zwei \xff\neins\rzwei\n\xe4\ndrei"
     (tmp_path / "file").write_bytes(typed)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
     found = list(interactive.buffered_read(source if source == "-" else str(tmp_path / source), 2))
-    assert found == [["eins", "zwei \ufffd"], ["\ufffd", "drei"]]
+    assert found == [["eins", "zwei \ufffd"], ["eins\rzwei", "\ufffd"], ["drei"]]
+
+
+def test_a_carriage_return_that_only_one_side_has_is_an_additional_line(tmp_path):
+    """As fairseq reads it: lines would no longer form pairs."""
+    (tmp_path / "train.en").write_bytes(b"one\rtwo\nthree\n")
+    (tmp_path / "train.de").write_bytes(b"eins zwei\ndrei\n")
+    words = ["--source-lang=en", "--target-lang=de", f"--destdir={tmp_path}", f"--trainpref={tmp_path / 'train'}"]
+    with pytest.raises(ValueError, match=r"train.en has 3 lines, .*train.de has 2 lines: both sides must"):
+        preprocess.main(options.get_preprocessing_parser().parse_args(words))
 
 
 def pristine(module):

@@ -14,7 +14,9 @@ from fairseq import checkpoint_utils, options, tasks
 from fairseq.data import Dictionary
 from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
 from fairseq.models.speech_to_text import S2TTransformerModel
+from fairseq.models.transformer import TransformerModel
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.token_generation_constraints import pack_constraints
 
 from fairseq_repairs import audio
 from tests.support import cli, upstream
@@ -87,12 +89,50 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
         upstream.answer(data, path, "one\n", *flags, "--lm-path", path)
 
 
+def test_a_long_line_may_be_truncated(trained_once, said):
+    """As fairseq-generate does it."""
+    data, path = trained_once("transformer")
+    flags = ("--task", "translation", "--max-source-positions", "5", "--max-len-b", "4", "--beam", "2")
+    short, long = "one two two one", "one two two one five four"
+    found = upstream.answer(data, path, f"{short}\n{long}\n", *flags, "--truncate-source")
+    assert found[1] == found[0] != ""
+    assert "left empty" not in said.text
+    assert upstream.answer(data, path, f"{long}\n", *flags) == {0: ""}
+
+
 def test_an_empty_source_takes_no_steps_of_a_search_that_refines_translations():
     """As `--print-step` and `--retain-iter-history` print them."""
     task = TranslationTask(TranslationConfig(), Dictionary(), Dictionary())
     sample = {"net_input": {"src_tokens": torch.tensor([[1, 2]]), "src_lengths": torch.tensor([1])}}
     ((found,),) = task.inference_step(IterativeRefinementGenerator(task.target_dictionary), [], sample)
     assert (found["tokens"].tolist(), found["steps"], found["history"]) == ([2], 0, [])
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--constraints", "^--constraints: no words are given; fairseq-interactive reads them"),
+        ("--print-step", r"^--print-step: only a task that refines its translations \(translation_lev\) has steps"),
+        ("--retain-iter-history", "^--retain-iter-history: only a task that refines"),
+    ],
+)
+def test_what_fairseq_generate_cannot_do_is_named(flag, message, trained_once):
+    data, path = trained_once("transformer")
+    with pytest.raises(ValueError, match=message):
+        upstream.use("generate", data, path, flag)
+
+
+def test_the_hub_interface_takes_packed_constraints(trained_once):
+    data, path = trained_once("transformer")
+    hub = TransformerModel.from_pretrained(str(path.parent), path.name, str(data))
+    source, words = hub.encode("one two"), hub.tgt_dict
+    with pytest.raises(ValueError, match="^--constraints: no words are given"):
+        hub.generate([source], constraints="ordered", max_len_b=4)
+    wanted = pack_constraints([[torch.tensor([words.index("vier")])]])
+    ((best, *_),) = hub.generate(
+        [source], constraints="ordered", max_len_b=4, inference_step_args=dict(constraints=wanted)
+    )
+    assert "vier" in hub.decode(best["tokens"])
 
 
 def test_shards_are_the_parts_of_a_set(trained_once):

@@ -4,8 +4,8 @@ import argparse
 
 from torch import Tensor, nn
 
-from fairseq_plugin.conversion import upstream
-from fairseq_plugin.conversion.unshare import unshared
+from fairseq_plugin.export import upstream
+from fairseq_plugin.export.unshare import unshared
 from tests.support import models
 
 CLOSE = dict(rtol=0, atol=1e-5)

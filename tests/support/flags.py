@@ -5,7 +5,6 @@ import functools
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_plugin.modules.elastic import OPTIONS as DEPTH_OPTIONS
 from recurrence.removed import Removed
 
 
@@ -26,6 +25,5 @@ def options(arch: str, *flags: str) -> argparse.Namespace:
 
 
 def option_names(arch: str) -> set[str]:
-    """The options, without those of elastic depth, which test_elastic.py tests, and those that were removed."""
-    given = {action.dest for action in parser(arch)._actions if not isinstance(action, Removed)}
-    return given - set(DEPTH_OPTIONS)
+    """The options, without those that were removed or are a criterion's, which only say so."""
+    return {action.dest for action in parser(arch)._actions if not isinstance(action, Removed)}

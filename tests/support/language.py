@@ -5,7 +5,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageMode
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_plugin.modules.language_model import LanguageModel
+from fairseq_plugin.language_model import LanguageModel
 from tests.support import words
 from tests.support.words import TARGET_SYMBOLS, dictionary, sentences
 

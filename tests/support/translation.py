@@ -9,7 +9,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
 from fairseq_plugin.models.speech import SpeechToText
-from fairseq_plugin.modules.model import LoopedTransformer
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.order import STRATEGIES
 from tests.support import words
 from tests.support.flags import options

@@ -194,13 +194,18 @@ def use(command: str, data: Path, path: Path, *flags: Any) -> tuple[Any, str]:
     return result, output.getvalue()
 
 
-def answer(data: Path, path: Path, lines: str, *flags: Any) -> dict[int, str]:
-    """What fairseq-interactive answers to the lines of a program's own standard input."""
+def printed(data: Path, path: Path, lines: str, *flags: Any) -> str:
+    """What fairseq-interactive prints for the lines of a program's own standard input."""
     before, sys.stdin = sys.stdin, StringIO(lines)
     try:
-        return translations(use("interactive", data, path, *flags)[1])
+        return use("interactive", data, path, *flags)[1]
     finally:
         sys.stdin = before
+
+
+def answer(data: Path, path: Path, lines: str, *flags: Any) -> dict[int, str]:
+    """The translations that it answers."""
+    return translations(printed(data, path, lines, *flags))
 
 
 def translations(output: str) -> dict[int, str]:

@@ -28,9 +28,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "uit, no class token": ("uit", dict(class_token=False, global_pool="avg")),
     "ringformer, maximum": ("ringformer_vit", dict(global_pool="max")),
     "owf, average": ("owf_vit", dict(global_pool="avg")),
+    "ringformer, any order": ("ringformer_vit", dict(order=(0, 1, 1, 2))),
     "plain, no positions": ("plain_vit", dict(pos_embed="none", global_pool="avgmax")),
     "uit, any order": ("uit", dict(order=(0, 1, 1, 2, 1))),
-    "deit, low-rank terms": ("recursive_deit_tiny", dict(residual_rank=3)),
     "deit, any order": ("recursive_deit_tiny", dict(order=(0, 1, 1, 1, 2), nll=True, lrc=True)),
     "deit, external loops": ("recursive_deit_tiny", dict(loops=3, loop_order="external")),
     "deit, external loops with NLL": ("recursive_deit_tiny", dict(loop_order="external", nll=True)),
@@ -106,6 +106,14 @@ def fresh(case: str, seed: int = 0, **changes: Any) -> nn.Module:
     """A small model as `create_model` returns it: float32, in training mode."""
     torch.manual_seed(seed)
     return timm.create_model(CASES[case][0], **arguments(case, **changes))
+
+
+@contextmanager
+def at_passes(model: nn.Module, *passes: int) -> Iterator[None]:
+    """Within the context, the loops of the model run these numbers of passes outside training."""
+    model.passes = passes
+    yield
+    model.passes = None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import torch
 from fairseq.data import data_utils
 from torch import Tensor
 
-from fairseq_plugin.modules.build import numbered_dictionary
+from fairseq_plugin.build import numbered_dictionary
 
 SOURCE_SYMBOLS, TARGET_SYMBOLS = 19, 23
 

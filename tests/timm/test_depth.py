@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from recurrence.depth import source_passes
-from recurrence.elastic import at_depths
 from tests.support import vision
 from tests.support.stacks import depth_log
 from tests.support.vision import timm
@@ -69,7 +68,7 @@ def test_a_shallow_branch_is_the_model_of_that_depth(levels):
     deep = vision.small("uit", order=(0, 0, 1, 1), depth=2, level_signal=levels)
     shallow = vision.small("uit", order=(0, 1), depth=2, level_signal=levels, seed=1)
     shallow.load_state_dict(deep.state_dict())
-    with at_depths({deep.loop: 2}):
+    with vision.at_passes(deep, 2):
         torch.testing.assert_close(deep(vision.images(deep)), shallow(vision.images(deep)), rtol=0, atol=0)
 
 
@@ -77,8 +76,8 @@ def test_a_shallow_branch_is_the_model_of_that_depth(levels):
 @pytest.mark.parametrize("loops", [1, 2, 3])
 def test_an_order_is_kept_without_metadata(before, after, loops, tmp_path):
     """timm's loader and safetensors drop the metadata, in which the order is also stored."""
-    options = dict(loops=loops, loop_order=after, residual_rank=4)
-    trained = vision.small("recursive_deit_tiny", loops=2, loop_order=before, residual_rank=4)
+    options = dict(loops=loops, loop_order=after)
+    trained = vision.small("recursive_deit_tiny", loops=2, loop_order=before)
     torch.save({"state_dict": trained.state_dict()}, tmp_path / "weights.pth")
     expected = vision.small("recursive_deit_tiny", seed=1, **options)
     expected.load_state_dict(trained.state_dict())

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.golden import golden
-from timm_plugin.training import tasks
+from timm_plugin import task as tasks
 
 
 class Logits(nn.Module):

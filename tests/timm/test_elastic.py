@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recurrence.elastic import at_depths
 from tests.support import vision
 from timm_plugin.elastic import DepthLoss
 
@@ -15,7 +14,7 @@ def changes(structure: str) -> tuple[dict, tuple[int, int]]:
     if vision.is_pyramid(structure):
         return dict(loops=3, groups=((1, 1, 1),) * 3), (1, 4)
     if vision.depth_option(structure) == "depth":
-        return dict(depth=4), (1, 4 if vision.fresh(structure).config.other_depths().get("prefix_only") else 6)
+        return dict(depth=4), (1, 4 if vision.fresh(structure).depth_rules().get("prefix_only") else 6)
     return dict(depth=2, loops=3), (2, 8)
 
 
@@ -38,18 +37,19 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
     model = vision.small(structure, **options, depth_range=depth_range)
     unit = [len(loop.blocks) if vision.is_pyramid(structure) else 1 for loop in model.loops()]
     x = vision.images(model)
-    for depth in (depth // unit[0] for depth in model.loops()[0].training_depth.depths):
+    for depth in (depth // unit[0] for depth in model.training_depths[0].drawn):
         built = vision.small(structure, seed=1, **{**options, **at(structure, depth), "mixed_depth": False})
         built.load_state_dict(model.state_dict())
-        with at_depths({loop: depth * passes for loop, passes in zip(model.loops(), unit)}):
+        with vision.at_passes(model, *(depth * passes for passes in unit)):
             torch.testing.assert_close(model(x), built(x), rtol=0, atol=1e-12)
     drawn = set()
     for update in range(12):
         model.train().set_num_updates(update)
-        assert len({len(loop.running) // passes for loop, passes in zip(model.loops(), unit)}) == 1  # of all stages
-        drawn.add(len(model.loops()[0].running))
+        depths = {depth // passes for depth, passes in zip(model.depths(), unit)}
+        assert len(depths) == 1  # of all stages
+        drawn |= depths
     assert len(drawn) > 1
-    assert all(len(loop.running) == loop.passes for loop in model.eval().loops())
+    assert model.eval().depths() == [None] * len(unit)
 
 
 def test_learned_levels_serve_more_passes_than_the_model_has():
@@ -57,12 +57,12 @@ def test_learned_levels_serve_more_passes_than_the_model_has():
     built = vision.small("uit, learned levels", seed=1, depth=5)
     built.load_state_dict(deep.state_dict())
     x = vision.images(deep)
-    with at_depths({deep.loop: 5}):
+    with vision.at_passes(deep, 5):
         torch.testing.assert_close(deep(x), built(x), rtol=0, atol=1e-12)
     drawn = set()
     for update in range(12):
         deep.train().set_num_updates(update)
-        drawn.add(len(deep.loop.running))
+        drawn |= {*deep.depths()}
         assert deep(x).isfinite().all()
     assert max(drawn) == 5
 
@@ -72,7 +72,7 @@ def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
     single = vision.small("sret_t", seed=1, loops=1, groups=tuple((first,) for first, _ in model.config.groups))
     single.load_state_dict(model.state_dict())
     x = vision.images(model)
-    with at_depths({loop: len(loop.blocks) for loop in model.loops()}):
+    with vision.at_passes(model, *(len(loop.blocks) for loop in model.loops())):
         assert torch.equal(model(x), single(x))
 
 
@@ -85,7 +85,7 @@ def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure, step):
     ends = range(len(model.loop.blocks), model.loop.passes, step)  # of the whole stack, where that repeats
     expected = []
     for depth in (model.loop.passes, *ends):
-        with at_depths({model.loop: depth}):
+        with vision.at_passes(model, depth):
             expected.append(model.eval()(vision.images(model)))
     assert len(expected) > 1
     torch.testing.assert_close(list(output), expected, rtol=0, atol=1e-12)
@@ -133,8 +133,8 @@ def test_both_depths_are_trained_or_the_option_is_rejected(structure):
     model = mixed(structure)
     x, target = vision.images(model), torch.tensor([0, 3])
     deep, shallow = model(x)
-    with at_depths({loop: len(loop.blocks) for loop in model.loops()}):
-        torch.testing.assert_close(shallow, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
+    once = model.encode(model.embed(x), [len(loop.blocks) for loop in model.loops()])
+    torch.testing.assert_close(shallow, model.forward_head(once), rtol=0, atol=1e-12)
     torch.testing.assert_close(deep, model.forward_head(model.forward_features(x)), rtol=0, atol=1e-12)
     assert not torch.allclose(deep, shallow)
     loss = DepthLoss(nn.CrossEntropyLoss())([deep, shallow], target)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from timm.models import save_for_hf
 
-from recurrence.elastic import at_depths
 from tests.support import vision
 from tests.support.vision import every_case, every_model, every_registered_structure, is_pyramid, timm
 
@@ -170,7 +169,7 @@ def test_reset_classifier(case):
 def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, maps):
     model = vision.small(model)
     x = vision.images(model)
-    with at_depths({loop: loops * len(loop.blocks) for loop in model.loops()}):
+    with vision.at_passes(model, *(loops * len(loop.blocks) for loop in model.loops())):
         final, found = model.forward_intermediates(x)
         (last,) = model.forward_intermediates(x, [maps - 1], stop_early=True, intermediates_only=True)
         assert torch.equal(final, model.forward_features(x))
@@ -184,7 +183,7 @@ def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, ma
 def test_intermediates_in_training_are_those_of_all_passes(name, options):
     model = vision.small(name, **options).train()
     loop = model.loops()[0]
-    model.set_num_updates(next(update for update in range(50) if loop.training_depth.draw(update) == 1))
+    model.set_num_updates(next(update for update in range(50) if model.training_depths[0].depth(update) == 1))
     ran = []
     for step in loop.after:
         step.register_forward_hook(lambda *call: ran.append(call))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support import stacks, vision
-from timm_plugin.elastic import DEPTH_OPTIONS
+from timm_plugin._config import DEPTH_OPTIONS
 
 # A model of each family.
 NAMES = ("plain_vit", "uit", "owf_vit", "ringformer_vit", "recursive_deit_tiny", "recursive_mixer_s16", "sret_t")
@@ -36,8 +36,6 @@ VALUES: dict[str, tuple[Any, ...]] = dict(
     loops=(3,),
     order=((0, 1, 1, 2),),
     loop_order=("external",),
-    residual_rank=(2,),
-    terms=(("out",),),
     level_signal=("learned",),
     signal_rank_divisor=(4,),
     pos_embed=("none",),
@@ -145,8 +143,7 @@ TYPES = {
         "drop_rate": ["0.1", math.nan, True],
         "nll": [1, "yes"],
         "global_pool": [1, True],
-        "residual_rank": [1.5, "2", True],
-        "terms": ["qkv", (1,)],
+        "order": ["0,1", (0, 1.5)],
         "img_size": ["224", (1, 2, 3), (224,), 1.5, (), True],
     },
     "sret_t": {"depths": [3, "22", (1.5, 2, 2), ("1",)], "groups": [(1, 1, 1), 2, "8", ((1.5, 1),) * 3]},
@@ -174,6 +171,7 @@ REJECTIONS = {
         (dict(order=()), r"order=\(\): needs at least one pass"),
         (dict(order="0,1"), r"order='0,1': must be of type Sequence\[int\] \| None"),
     ],
+    "owf_vit": [(dict(order=(0, 1)), r"order=\(0, 1\): must be None in this family")],
     "uit": [
         (dict(depth_range=(1, 2, 3)), r"depth_range=\(1, 2, 3\): must be two numbers of passes"),
         (dict(depth_range="1-3"), r"depth_range='1-3': must be of type Sequence\[int\] \| None"),
@@ -189,13 +187,9 @@ REJECTIONS = {
     "recursive_deit_tiny": [
         (dict(loop_order="sandwich", depth=2), "depth=2: must be 3 with sandwich"),
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
-        (dict(residual_rank=4, nll=True), "residual_rank=4: goes with neither nll nor lrc"),
         (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): does not go with loops=2"),
         (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at depth 2, only at 3, 6$"),
         (dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass is the end of a model of fewer"),
-        (dict(terms=("qkv",)), r"terms=\('qkv',\): needs residual_rank"),
-        (dict(terms=(), residual_rank=4), r"terms=\(\): must name some of \('qkv', "),
-        (dict(terms=("cross_q",), residual_rank=4), r"terms=\('cross_q',\): must name some of \('qkv', 'up', "),
     ],
     "sret_t": [
         (dict(embed_dim=7), "embed_dim=7: must be even"),
@@ -230,8 +224,11 @@ def test_wrong_values_are_rejected(model, options, message):
 
 
 def test_an_option_of_another_family_is_unknown():
-    with pytest.raises(TypeError, match="RingFormerConfig.* unexpected keyword argument 'loops'"):
+    with pytest.raises(TypeError, match="^RingFormerConfig got an unexpected keyword argument 'loops'$"):
         vision.fresh("ringformer_vit", loops=2)
+    near = "^UniversalConfig got an unexpected keyword argument 'num_head'; did you mean 'num_heads'\\?$"
+    with pytest.raises(TypeError, match=near):
+        vision.fresh("uit", num_head=2)
 
 
 def test_another_head_obeys_the_rules_for_pooling():

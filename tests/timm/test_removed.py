@@ -10,7 +10,7 @@ from timm.models import save_for_hf
 
 from tests.support import vision
 from tests.support.vision import timm
-from timm_plugin import checkpoints
+from timm_plugin import accuracy, checkpoints
 from timm_plugin._compat import SAVES_OPTIONS
 from timm_plugin._removed import OF_TRAINING, REMOVED
 
@@ -47,3 +47,10 @@ def test_a_saved_model_may_have_steered_its_training_but_not_own_weights_that_ar
         else:
             with pytest.raises(ValueError, match=f"^{name}=4: was removed: "):
                 timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+
+
+def test_eight_bits_are_for_exported_models(rejected):
+    said = rejected(accuracy.main, "run", "--eight-bits")
+    assert said.endswith(
+        "accuracy: error: --eight-bits: was removed: export the model, as to ONNX, and quantise it there\n"
+    )

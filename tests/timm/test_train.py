@@ -27,7 +27,7 @@ from tests.support.image_training import (
 from tests.support.states import same_state
 from timm_plugin import accuracy
 from timm_plugin import train as train_image
-from timm_plugin.training import data, options, tasks
+from timm_plugin.training import build, data, options
 
 
 def expect_weights(one: Path, other: Path, atol: float = 1e-4) -> None:
@@ -172,7 +172,7 @@ def loaders(images: Path, *more) -> list:
     args = options.parser("").parse_args(flags(images, images / "none", *more))
     args.distributed = torch.distributed.is_initialized()
     *sets, args.num_classes = data.datasets(args)
-    return data.make_loaders(args, tasks.build("model", args), sets, torch.device("cpu"))
+    return data.make_loaders(args, build.build("model", args), sets, torch.device("cpu"))
 
 
 def test_torchvision_resizes_crops_and_augments(images):
@@ -285,7 +285,7 @@ def test_a_damaged_checkpoint_is_not_scored(tmp_path, rejected):
 def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     args = options.parser("").parse_args(flags(tmp_path / "images", tmp_path))
     args.num_classes = 3
-    saved = dict(arch=args.model, args=args, state_dict=tasks.build("model", args, num_classes=3).state_dict())
+    saved = dict(arch=args.model, args=args, state_dict=build.build("model", args, num_classes=3).state_dict())
     torch.save(saved, tmp_path / "last.pth.tar")
     assert f"cannot be read in {tmp_path}/images: no such folder" in rejected(accuracy.main, tmp_path)
     for split in ("train", "val"):
@@ -297,7 +297,7 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
 def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):
     args = options.parser("").parse_args(flags(images, tmp_path, "--device", "xpu:0"))
     args.num_classes = 3
-    saved = dict(arch=args.model, args=args, state_dict=tasks.build("model", args, num_classes=3).state_dict())
+    saved = dict(arch=args.model, args=args, state_dict=build.build("model", args, num_classes=3).state_dict())
     torch.save(saved, tmp_path / "last.pth.tar")
     assert 0 <= accuracy.measured(tmp_path)["top1"] <= 100
 

@@ -83,9 +83,9 @@ def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, mes
 
 def test_a_timm_without_what_the_trainer_needs_is_rejected_by_its_version(monkeypatch):
     monkeypatch.delattr(timm.task, "evaluation_sample_limit")
-    monkeypatch.delitem(sys.modules, "timm_plugin._task")
+    monkeypatch.delitem(sys.modules, "timm_plugin.task")
     with pytest.raises(ImportError, match=f"^timm {re.escape(timm.__version__)}: must be 1.0.31 or later"):
-        importlib.import_module("timm_plugin._task")
+        importlib.import_module("timm_plugin.task")
 
 
 def test_weights_that_are_not_downloaded_are_not_called_missing_files(images, tmp_path, rejected, monkeypatch):

@@ -8,10 +8,10 @@ from timm.layers import calculate_drop_path_rates
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
-from recurrence.block import DropPath
 from recurrence.loop import Loop
 from tests.support import vision
 from tests.support.vision import every_case, every_model, is_pyramid, timm
+from timm_plugin._layers import DropPath
 
 
 @every_case
@@ -45,12 +45,12 @@ def test_each_rate_acts_in_training_alone(name):
 @every_model
 def test_drop_path_rises_with_the_depth_where_it_sits(name):
     model = vision.fresh(name, drop_path_rate=0.2)
-    passes = [[own.drop_path.rate for own in loop.own] for loop in model.loops()]
+    passes = [[own.drop_path.drop_prob for own in loop.own] for loop in model.loops()]
     if is_pyramid(name):
         total = sum(map(len, passes))
         assert sum(passes, []) == pytest.approx([0.2 * entry / total for entry in range(total)])
     else:
-        runs = model.config.passes_per_depth  # of One Wide FFN, an attention and the MLP are one depth
+        runs = model.passes_per_depth  # of One Wide FFN, an attention and the MLP are one depth
         assert passes[0][::runs] == pytest.approx(calculate_drop_path_rates(0.2, len(passes[0]) // runs))
         assert passes[0][runs - 1 :: runs] == passes[0][::runs]
     assert not [module for module in vision.fresh(name).modules() if isinstance(module, DropPath)]
@@ -59,7 +59,7 @@ def test_drop_path_rises_with_the_depth_where_it_sits(name):
 def test_published_placement_of_drop_path():
     """One rate a block, and those of 20 depths: FACTS of the released code."""
     model = timm.create_model("sret_t", device="meta", drop_path_rate=0.1, drop_path_placement="published")
-    rates = [[own.drop_path.rate for own in loop.own] for loop in model.loops()]
+    rates = [[own.drop_path.drop_prob for own in loop.own] for loop in model.loops()]
     expected = [[0, 0.005], [0.02, 0.025, 0.03, 0.035, 0.04], [0.07, 0.075, 0.08]]
     for got, block in zip(rates, expected):
         assert got[::2] == got[1::2] == pytest.approx(block)

@@ -12,9 +12,9 @@ from timm.optim import list_optimizers
 
 from recurrence.removed import reject_options
 from timm_plugin import MODELS
+from timm_plugin._config import DEPTH_OPTIONS
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin.checkpoints import is_registered
-from timm_plugin.elastic import DEPTH_OPTIONS
 
 
 def is_policy(text: str) -> bool:

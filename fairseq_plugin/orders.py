@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairseq_plugin.modules.options import SIDES, Options, option
+from fairseq_plugin.options import SIDES, Options, option
 from recurrence.errors import FieldError
 from recurrence.order import parse_order
 

@@ -17,13 +17,13 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_plugin.conversion.unshare import unshared
-from fairseq_plugin.conversion.upstream import max_positions
+from fairseq_plugin.embedding import TokenInput
+from fairseq_plugin.export.unshare import unshared
+from fairseq_plugin.export.upstream import max_positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
-from fairseq_plugin.modules.embedding import TokenInput
-from fairseq_plugin.modules.model import LoopedTransformer
-from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.options import SIDES
 from fairseq_plugin.published.language import ilr_layer
+from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.weights.names import to_theirs
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights

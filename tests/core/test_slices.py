@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recurrence.slicing import SliceConfig, fixed_permutation, random_permutation
+from recurrence.papers.slices import SliceConfig, fixed_permutation, random_permutation
 
 
 def test_permutations():

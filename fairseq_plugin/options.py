@@ -1,7 +1,7 @@
 """Model options as dataclass fields: they define the command line, the presets, and what a yaml file may contain."""
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, get_args
@@ -15,7 +15,7 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
 from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
-from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, reject_options
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, Removed, reject_options
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
@@ -23,6 +23,9 @@ ACTIVATIONS = utils.get_available_activation_fns()
 SIZES = {"width": "embed_dim", "ffn_width": "ffn_embed_dim", "heads": "attention_heads"}
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+# Options of the criterion that trains several depths.
+ELASTIC = "elastic_cross_entropy"
+DEPTH_OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
 
 # Options of earlier versions, and what to use instead. Whoever gives one is told so. A checkpoint may name those that
 # steered a training or a search, but not those that gave the model weights.
@@ -33,12 +36,11 @@ REMOVED = {
     "depth_apart": "give --depth-range alone, whose common draw was as good",
     "draft_passes": FEWER_PASSES,
     "draft_tokens": FEWER_PASSES,
+    "eight_bits": "export the model to CTranslate2, whose files may store eight bits",
     "residual_rank": RELAXED_SHARING,
 }
 GAVE_WEIGHTS = ("residual_rank",)
-# Options that the criterion has on the command line.
-DEPTH = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
-MOVED = dict.fromkeys(DEPTH, "give it to --criterion elastic_cross_entropy")
+MOVED = dict.fromkeys(DEPTH_OPTIONS, f"give it to --criterion {ELASTIC}")
 
 
 def option(default: Any, help: str | None = None, **about: Any) -> Any:
@@ -215,17 +217,35 @@ class StackOptions(Options):
         return Shape(**sizes, norm_eps=args.norm_eps, **{rate: getattr(args, rate) for rate in RATES})
 
 
+class OfCriterion(Removed):
+    """An option that a criterion has, beside another one."""
+
+    reason = "needs"
+
+
 class ConfiguredModel(nn.Module):
-    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`."""
+    """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`.
+
+    Attributes:
+        depth_rules: `step` and `prefix_only` of :func:`recurrence.elastic.training_depth`.
+        num_updates: how many updates there were; None outside fairseq-train.
+    """
 
     options: type[StackOptions] = StackOptions
+    depth_rules: Mapping[str, Any] = {}
+    num_updates: int | None = None
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds the command-line options, without defaults, which would override presets."""
+        """Adds the command-line options, without defaults, which would override presets.
+
+        And those of depth, only to say what they need; their criterion replaces them.
+        """
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
         removed = cls.options.removed()
         reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
+        for name in DEPTH_OPTIONS:
+            parser.add_argument(f"--{name.replace('_', '-')}", action=OfCriterion, instead=f"--criterion {ELASTIC}")
 
     @classmethod
     def build_model(cls, args, task):
@@ -254,6 +274,7 @@ class ConfiguredModel(nn.Module):
         for loop in moved:
             loop.moved = False  # a new training, whose later updates are its own
         super().set_num_updates(num_updates)
+        self.num_updates = num_updates
 
     def set_loops(self, args: Any) -> None:
         """Sets what training recomputes and compiles."""

@@ -12,9 +12,9 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import nn
 
-from fairseq_plugin.modules import admin
-from fairseq_plugin.modules.decoder import CrossDecoder
-from fairseq_plugin.modules.embedding import (
+from fairseq_plugin import admin
+from fairseq_plugin.decoder import CrossDecoder
+from fairseq_plugin.embedding import (
     TokenInput,
     dropout_rate,
     load_pretrained,
@@ -22,15 +22,15 @@ from fairseq_plugin.modules.embedding import (
     output_layer,
     store_positions,
 )
-from fairseq_plugin.modules.encoder import LoopedEncoder
-from fairseq_plugin.modules.options import ACTIVATIONS, SIDES, ConfiguredModel, StackOptions, option, position_option
-from fairseq_plugin.modules.register import activation
+from fairseq_plugin.encoder import LoopedEncoder
+from fairseq_plugin.options import ACTIVATIONS, SIDES, ConfiguredModel, StackOptions, option, position_option
+from fairseq_plugin.register import activation
 from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
-from recurrence.admin import admins, attach
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.loop import Loop, named_loops
+from recurrence.papers.admin import admins, attach
 from recurrence.position import attention_positions
 
 STATIC = "static level signals are the positions, as in the Universal Transformer"
@@ -165,6 +165,7 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
             admin.set_profile(model, profile)
         args.encoder_embed_path = args.decoder_embed_path = ""  # the checkpoint's weights hold them
         model.set_loops(args)
+        model.depth_rules = dict(prefix_only=cls.has_static_levels(args))
         return model
 
     @classmethod

@@ -1,6 +1,6 @@
 """The part of Kausik's recurrence that has to run step by step: each state depends on the state before.
 
-:mod:`recurrence.papers.kausik` has the equations, :mod:`recurrence.scan_step` a single step.
+:mod:`recurrence.papers.kausik` has the equations, :mod:`recurrence.papers.scan_step` a single step.
 
 The backward pass keeps nothing but the states. It recomputes the activations of all steps at once, takes the gradient
 of the state back step by step, and computes the gradient of each weight as one product over all steps. On a GPU, the
@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recurrence.cuda_graph import Results, replayed
-from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
-from recurrence.scan_step import (
+from recurrence.papers.cuda_graph import Results, replayed
+from recurrence.papers.scan_step import (
     Activations,
     Deferred,
     Factors,
@@ -32,6 +31,7 @@ from recurrence.scan_step import (
     step,
     step_backward,
 )
+from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
 
 
 class Dropouts(NamedTuple):

@@ -9,7 +9,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairse
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_plugin.modules.options import ConfiguredModel
+from fairseq_plugin.options import ConfiguredModel
 
 
 def architectures(kind: type = ConfiguredModel, but: type | tuple = ()) -> list[str]:

@@ -12,10 +12,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_plugin.modules.hooks import call_after, call_before
-from fairseq_plugin.modules.options import ConfiguredModel, Options
+from fairseq_plugin.hooks import call_after, call_before
+from fairseq_plugin.options import ConfiguredModel, Options
 from fairseq_repairs.foreign import literal
-from fairseq_repairs.replace import copies_of
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
 GIVEN: dict[str, str] = {}
@@ -24,14 +23,12 @@ OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "arc
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 
 
-def check_commands() -> None:
+def check_overrides() -> None:
     """Lets fairseq's commands and hub interface check the names."""
     call_after(options, "parse_args_and_arch", _note_overrides)
     call_before(hub_utils, "from_pretrained", _note_arguments)
-    call_before(checkpoint_utils, "overwrite_args_by_name", _check_overrides)
+    call_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
     call_before(models, "build_model", _check_configuration)
-    for module in copies_of("fairseq_cli.validate"):
-        call_before(module, "main", _reject_eight_bits)
 
 
 def _note_overrides(parsed: Any, *unused, **other) -> None:
@@ -53,13 +50,7 @@ def _text_options() -> set[str]:
     return {spec.name for kind in filter(None, known) for spec in fields(kind)}
 
 
-def _reject_eight_bits(*unused, **other) -> None:
-    """Raises ValueError in fairseq-validate, which does not prepare models for inference, when weights are rounded."""
-    if "eight_bits" in GIVEN:
-        raise ValueError("--model-overrides: eight_bits: not for fairseq-validate, only for commands that decode")
-
-
-def _check_overrides(cfg: DictConfig, overrides: dict[str, Any]) -> None:
+def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     """Raises ValueError for a name that the model does not have, or no longer has."""
     groups: Any = OmegaConf.to_container(cfg)
     groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}

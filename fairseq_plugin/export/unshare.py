@@ -17,7 +17,8 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import nn
 
-from fairseq_plugin.conversion.upstream import (
+from fairseq_plugin.adaptive import BorrowingLinear
+from fairseq_plugin.export.upstream import (
     LANGUAGE,
     SPEECH,
     TRANSLATION,
@@ -25,11 +26,10 @@ from fairseq_plugin.conversion.upstream import (
     layer_pieces,
     max_positions,
 )
+from fairseq_plugin.language_model import LanguageModel
 from fairseq_plugin.models.speech import OF_THE_DATA, SpeechInput
-from fairseq_plugin.modules.adaptive import BorrowingLinear
-from fairseq_plugin.modules.language_model import LanguageModel
-from fairseq_plugin.modules.model import LIMITS
-from fairseq_plugin.modules.options import SIDES
+from fairseq_plugin.options import SIDES
+from fairseq_plugin.seq2seq import LIMITS
 from recurrence import position
 from recurrence.causal import CausalStack
 from recurrence.loop import Loop

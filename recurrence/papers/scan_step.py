@@ -1,4 +1,4 @@
-"""One step of :mod:`recurrence.scan` and its backward pass, written by hand.
+"""One step of :mod:`recurrence.papers.scan` and its backward pass, written by hand.
 
 A step is the pre-norm block without biases: LayerNorm, attention, LayerNorm, FFN. Its backward pass is split: the
 gradient of the state is needed by the step before, everything else can wait until the loop is over (:class:`Deferred`).

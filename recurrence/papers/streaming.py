@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from recurrence.attention import padding_bias
+from recurrence.papers.scan_step import split_heads
 from recurrence.private_torch import product_dtype
-from recurrence.scan_step import split_heads
 
 if TYPE_CHECKING:
     from recurrence.papers.kausik import RecurrentBlock

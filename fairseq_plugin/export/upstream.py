@@ -12,8 +12,8 @@ from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_plugin.modules.build import numbered_dictionary
-from fairseq_plugin.modules.hooks import replace
+from fairseq_plugin.build import numbered_dictionary
+from fairseq_plugin.hooks import replace
 from recurrence.errors import misfit
 from recurrence.weights.names import Piece, StateDict, stacked
 

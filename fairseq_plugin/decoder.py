@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import TokenInput, borrow
+from fairseq_plugin.embedding import TokenInput, borrow
 from recurrence.cache import stays
 from recurrence.causal import LoopState, project_memory, run_causal
 from recurrence.loop import Loop

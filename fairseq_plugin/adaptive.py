@@ -14,8 +14,8 @@ from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.embedding import borrow
-from fairseq_plugin.modules.options import Options, option
+from fairseq_plugin.embedding import borrow
+from fairseq_plugin.options import Options, option
 from recurrence.errors import FieldError
 
 NONE = "none"

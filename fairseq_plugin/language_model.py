@@ -9,10 +9,10 @@ from fairseq.models import FairseqLanguageModel
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from fairseq_plugin.modules import adaptive
-from fairseq_plugin.modules.decoder import StackDecoder
-from fairseq_plugin.modules.embedding import TokenInput, dropout_rate, new_embedding, output_layer, store_positions
-from fairseq_plugin.modules.options import ConfiguredModel, StackOptions, option
+from fairseq_plugin import adaptive
+from fairseq_plugin.decoder import StackDecoder
+from fairseq_plugin.embedding import TokenInput, dropout_rate, new_embedding, output_layer, store_positions
+from fairseq_plugin.options import ConfiguredModel, StackOptions, option
 from recurrence.block import Shape
 from recurrence.errors import FieldError
 from recurrence.position import AttentionPositions, Table, attention_positions, halved
@@ -122,6 +122,7 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
             output = output_layer(width, len(target), False, tied, args.embedding_std)
         model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
         model.set_loops(args)
+        model.depth_rules = dict(step=cls.depth_step(args))
         return model
 
     @classmethod

@@ -18,10 +18,11 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
-from fairseq_plugin.modules.options import Options, option
-from recurrence import admin
+from fairseq_plugin.elastic import at_depths
+from fairseq_plugin.options import Options, option
 from recurrence.errors import FieldError
 from recurrence.loop import named_loops
+from recurrence.papers import admin
 
 logger = logging.getLogger("fairseq_plugin.admin")
 
@@ -67,7 +68,8 @@ def _profile(model: FairseqEncoderDecoderModel, run: Callable[[], Any]) -> None:
     """
     stacks = list(named_loops(model).values())
     devices = [torch.cuda.current_device()] if next(model.parameters()).is_cuda else []
-    with torch.random.fork_rng(devices), _all_passes(model), _padding_hidden(model.decoder):
+    at_full_depth = at_depths(model, {"encoder": None, "decoder": None})
+    with torch.random.fork_rng(devices), at_full_depth, _padding_hidden(model.decoder):
         admin.profile(stacks, run)
     torch.clear_autocast_cache()  # older torch would reuse the casts made here without gradients
     scalars = admin.read(stacks)
@@ -82,20 +84,6 @@ def set_profile(model: nn.Module, scalars: Tensor) -> None:
     """Sets the omegas of a model: one number per sublayer in order of execution, the encoder's first."""
     admin.write(named_loops(model).values(), scalars)
     model.profiled.fill_(1)
-
-
-@contextmanager
-def _all_passes(model: FairseqEncoderDecoderModel) -> Iterator[None]:
-    """Within the context, encoder and decoder run all passes, whatever depth this update trains."""
-    sides: Any = (model.encoder, model.decoder)
-    before = [side.passes for side in sides]
-    try:
-        for side in sides:
-            side.passes = None
-        yield
-    finally:
-        for side, passes in zip(sides, before):
-            side.passes = passes
 
 
 @contextmanager

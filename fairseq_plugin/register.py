@@ -9,7 +9,7 @@ from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, register_model, register_model_architecture
 from torch import Tensor
 
-from fairseq_plugin.modules.options import SIDES, ConfiguredModel, like
+from fairseq_plugin.options import SIDES, ConfiguredModel, like
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:

@@ -1,17 +1,46 @@
-"""SReT's stems: three 3x3 convolutions of stride 2 or, for its ablation, PiT's overlapping patches.
+"""Layers of more than one family: SReT's stems, and timm's drop path in a form that compiles once.
 
-Source: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores both; PiT
-(arXiv:2103.16302), section 3.
+Source of the stems: SReT (arXiv:2111.05297) and its published code, which takes a patch size and a stride and ignores
+both; PiT (arXiv:2103.16302), section 3, for the overlapping patches of SReT's ablation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+import timm.layers
 import torch
 import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 
-from recurrence.private_torch import is_plain
+
+class DropPath(timm.layers.DropPath):
+    """timm's module for branches (B, T, C), with the rate as a tensor, so that blocks compile one graph for all rates.
+
+    Source: Huang et al. (arXiv:1603.09382), section 3.
+    """
+
+    @property
+    def drop_prob(self) -> float:
+        """The rate, which may be changed."""
+        return self._rate
+
+    @drop_prob.setter
+    def drop_prob(self, rate: float) -> None:
+        self._rate, self._drops = rate, rate > 0
+        self._keeps = torch.tensor(
+            1 - rate, dtype=torch.float64, device="cpu"
+        )  # no buffer, which checkpoints would hold
+
+    def forward(self, x: Tensor) -> Tensor:
+        """In training, drops x for entire samples and scales the others by 1 / (1 - rate): (B, T, C) -> the same."""
+        if not (self.training and self._drops):
+            return x
+        keeps = self._keeps if isinstance(x, Tensor) else 1 - self._rate  # a traced graph would store the tensor
+        chance = x.new_ones(x.shape[0], 1, 1) * keeps  # one draw per sample
+        kept = chance.bernoulli()
+        if self.scale_by_keep:
+            kept = kept / chance.clamp(min=1e-6)  # at a rate of 1, nothing is kept
+        return x * kept
 
 
 class Stem(nn.Module):
@@ -21,11 +50,14 @@ class Stem(nn.Module):
         img_size: height and width of the images.
     """
 
-    grid: Callable[[int], int]  # side of the map for images with this side in pixels
-
     def __init__(self, img_size: int | Sequence[int]):
         super().__init__()
         self.set_input_size(img_size)
+
+    @staticmethod
+    def grid(side: int) -> int:
+        """The side of the map for images with this side in pixels."""
+        raise NotImplementedError
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
         """Changes the image size."""
@@ -61,10 +93,12 @@ class ConvStem(Stem):
 
     def __init__(self, in_chans: int, embed_dim: int, img_size: int | Sequence[int]):
         super().__init__(img_size)
-        widths = (in_chans, embed_dim // 2, embed_dim, embed_dim)
-        for number in (1, 2, 3):
-            setattr(self, f"conv{number}", nn.Conv2d(widths[number - 1], widths[number], 3, stride=2, padding=1))
-            setattr(self, f"bn{number}", nn.BatchNorm2d(widths[number]))
+        self.conv1 = nn.Conv2d(in_chans, embed_dim // 2, 3, stride=2, padding=1)
+        self.bn1 = nn.BatchNorm2d(embed_dim // 2)
+        self.conv2 = nn.Conv2d(embed_dim // 2, embed_dim, 3, stride=2, padding=1)
+        self.bn2 = nn.BatchNorm2d(embed_dim)
+        self.conv3 = nn.Conv2d(embed_dim, embed_dim, 3, stride=2, padding=1)
+        self.bn3 = nn.BatchNorm2d(embed_dim)
 
     @staticmethod
     def grid(side: int) -> int:
@@ -73,18 +107,9 @@ class ConvStem(Stem):
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> (B, C, height / 8, width / 8)."""
         self.check(x)
-        x = F.relu(self.conv_bn(x, self.conv1, self.bn1))
-        x = F.relu(self.conv_bn(x, self.conv2, self.bn2))
-        return F.relu(self.conv_bn(x, self.conv3, self.bn3))
-
-    def conv_bn(self, x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d) -> Tensor:
-        """Convolution and batch norm of a map (B, channels, height, width); at inference they are one convolution."""
-        plain = is_plain(conv, nn.Conv2d) and is_plain(bn, nn.BatchNorm2d) and bn.running_var is not None
-        if bn.training or not plain or not isinstance(x, Tensor):  # fx records modules, which TorchScript can compile
-            return bn(conv(x))
-        scale = bn.weight * torch.rsqrt(bn.running_var + bn.eps)
-        bias = (conv.bias - bn.running_mean) * scale + bn.bias
-        return F.conv2d(x, conv.weight * scale[:, None, None, None], bias, conv.stride, conv.padding)
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = F.relu(self.bn2(self.conv2(x)))
+        return F.relu(self.bn3(self.conv3(x)))
 
 
 STEMS: dict[str, type[ConvStem | PatchStem]] = {"conv": ConvStem, "patch": PatchStem}
@@ -93,11 +118,9 @@ STEMS: dict[str, type[ConvStem | PatchStem]] = {"conv": ConvStem, "patch": Patch
 class StemEmbed(nn.Module):
     """Patches of 16 pixels by SReT's stem and a 2x2 convolution, instead of timm's `PatchEmbed`."""
 
-    first_conv = "stem.conv1"  # which timm adapts to other in_chans
-
-    def __init__(self, img_size: int | Sequence[int], patch_size: int, in_chans: int, embed_dim: int):
+    def __init__(self, img_size: int | Sequence[int], in_chans: int, embed_dim: int):
         super().__init__()
-        self.patch_size = to_2tuple(patch_size)
+        self.patch_size = (16, 16)
         self.stem = ConvStem(in_chans, embed_dim, img_size)
         self.proj = nn.Conv2d(embed_dim, embed_dim, kernel_size=2, stride=2)
         self.set_input_size(img_size)

@@ -1,15 +1,13 @@
-"""What the image trainer trains: the model, and its task, classification or the distillation of a teacher."""
+"""What the image trainer trains, from its options: the model, and its task."""
 
 import argparse
 
 import timm
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from recurrence.errors import misfit
-from timm_plugin._task import task
-from timm_plugin.task import DeepSupervisionTask
+from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.options import DEPTH, reject
 
 
@@ -37,46 +35,6 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     return model
 
 
-def soft_distillation(student: nn.Module, teacher: nn.Module, temperature: float, **settings) -> task.TrainingTask:
-    """SReT's distillation: the mean of -sum softmax(teacher / T) log_softmax(student / T), without hard labels.
-
-    timm's loss is the Kullback-Leibler divergence times T^2; the weight cancels T^2. The result differs from the loss
-    above by the teacher's entropy, which has no gradient. Source: arXiv 2111.05297 and its published code.
-    """
-    weights = dict(task_loss_weight=0.0, distill_loss_weight=temperature**-2)
-    return task.LogitDistillationTask(student, teacher, temperature=temperature, **weights, **settings)
-
-
-class HardLabels(nn.Module):
-    """Wraps a teacher so that its softmax is exactly one-hot at its most probable class.
-
-    Args:
-        teacher: a model that returns logits (B, classes).
-    """
-
-    def __init__(self, teacher: nn.Module):
-        super().__init__()
-        self.teacher, self.pretrained_cfg = teacher, teacher.pretrained_cfg
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, in_chans, height, width) -> (B, classes): 1e4 for the most probable class, 0 for the others."""
-        logits = self.teacher(images)
-        return 1e4 * F.one_hot(logits.argmax(1), logits.shape[1]).to(logits.dtype)
-
-
-def hard_distillation(student: nn.Module, teacher: nn.Module, **settings) -> task.TrainingTask:
-    """DeiT's distillation: the mean of the loss on the labels and the loss on the teacher's classes.
-
-    A student with a distillation token learns the teacher's classes with that token's output, any other student with
-    its only output. timm's task computes a Kullback-Leibler divergence, which for a one-hot distribution is the
-    cross-entropy. Source: DeiT (arXiv 2012.12877), section 4, and its published code; SReT's Table 3, "GT+Hard
-    Distill".
-    """
-    if hasattr(student, "set_distilled_training"):
-        return task.TokenDistillationTask(student, teacher, distill_type="hard", task_loss_weight=0.5, **settings)
-    return task.LogitDistillationTask(student, HardLabels(teacher), task_loss_weight=0.5, **settings)
-
-
 def load_teacher(args: argparse.Namespace) -> nn.Module:
     """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
 
@@ -96,7 +54,7 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
     return teacher
 
 
-def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> task.TrainingTask:
+def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) -> timm.task.TrainingTask:
     """The training task: classification of the labels, or with --teacher one of the two kinds of distillation.
 
     Raises:
@@ -106,7 +64,7 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
     settings = dict(criterion_kwargs=criterion, device=device)
     supervised = getattr(model, "supervises_depths", False)
     if not args.teacher:
-        return (DeepSupervisionTask if supervised else task.ClassificationTask)(model, **settings)
+        return (DeepSupervisionTask if supervised else timm.task.ClassificationTask)(model, **settings)
     if supervised and model.config.pass_loss:
         reject("pass_loss", model.config.pass_loss, "must not be given with --teacher, whose labels are for one pass")
     if supervised:

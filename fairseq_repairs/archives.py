@@ -1,0 +1,53 @@
+"""Archives of models: unpacked into a folder of their own, which leaves everything else as it is."""
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+
+from fairseq import file_utils
+
+from fairseq_repairs.replace import instead
+
+UNPACKED: list[tempfile.TemporaryDirectory] = []  # which Python removes when it ends
+
+
+@instead(file_utils, "load_archive_file")
+def unpack_archives(load: Callable, archive_file: str) -> str:
+    """The folder of a model: itself, or what an archive holds.
+
+    fairseq deletes the archive, whoever's it is, and moves what the common beginning of the names in it points to in
+    its place: any file or folder, for an absolute name, and nothing, for an archive without a folder. If there is no
+    such file, `from_pretrained` joins None and a file name.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or archive.
+        ValueError: if it cannot be unpacked, or names in it point out of the archive.
+    """
+    try:
+        found = file_utils.cached_path(archive_file)
+    except OSError:
+        raise FileNotFoundError(f"{archive_file}: no such folder or archive, nor a model of the package") from None
+    if os.path.isdir(found):
+        return found
+    UNPACKED.append(tempfile.TemporaryDirectory(prefix="fairseq-"))
+    folder = _unpack(found, UNPACKED[-1].name)
+    if found == str(archive_file):
+        return folder
+    os.remove(found)  # which fairseq has downloaded; the folder takes its place
+    return shutil.move(folder, found)
+
+
+def _unpack(archive: str, folder: str) -> str:
+    """Unpacks an archive; returns the only folder in it, or else the given one."""
+    if not hasattr(tarfile, "data_filter"):
+        raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
+    try:
+        with tarfile.open(archive) as members:
+            members.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise ValueError(f"{archive}: must be an archive whose names stay within it: {error}") from error
+    names = os.listdir(folder)
+    only = os.path.join(folder, names[0]) if len(names) == 1 else folder
+    return only if os.path.isdir(only) else folder
