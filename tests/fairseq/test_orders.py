@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recurrence.elastic import at_depths
+from fairseq_plugin.elastic import at_depths
 from tests.support import cli, models
 from tests.support.stacks import depth_log
 
@@ -46,7 +46,7 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
         "encoder.loop: runs at depth 4 (0 1 1 2), trained at 5 (0 1 1 1 2)",
         "decoder.loop: runs at depth 4 (0 0 0 1), trained at 3 (0 0 1)",
     ]
-    with at_depths(dict(zip(models.loops(trained), (4, 4)))):
+    with at_depths(trained, dict(encoder=4, decoder=4)):
         torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
 
 
