@@ -9,6 +9,7 @@ import results_csv
 import torch
 from logs import curve
 
+from fairseq_plugin.elastic import at_depths
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.papers import admin
 from tests.support import cli, models
@@ -61,16 +62,13 @@ def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
 @pytest.mark.parametrize("passes", [2, 8])
 def test_the_full_depth_is_profiled_whatever_the_first_update_draws(passes):
     sizes = [f"--{side}-{name}" for side in models.SIDES for name in ("layers=8", "unique-layers=2")]
-    plain, drawing, inputs = fresh("cycle", *sizes), fresh("cycle", *sizes, "--depth-range", "2-8"), models.batch()
-    drawing.train_elastic(seed=1)
-    encoder, decoder = models.loops(drawing)
-    update = next(update for update in range(50) if encoder.training_depth.draw(update) == passes)
-    drawing.set_num_updates(update)
-    for model in (plain, drawing):
-        torch.manual_seed(0)
-        model.train()(*inputs)
-    assert len(decoder.running) == passes
-    torch.testing.assert_close(admin.read(drawing.stacks), admin.read(plain.stacks))
+    plain, drawing, inputs = fresh("cycle", *sizes).train(), fresh("cycle", *sizes).train(), models.batch()
+    torch.manual_seed(0)
+    plain(*inputs)
+    torch.manual_seed(0)
+    with at_depths(drawing, {"encoder": passes, "decoder": passes}):
+        drawing(*inputs)
+    torch.testing.assert_close(admin.read(models.loops(drawing)), admin.read(models.loops(plain)))
 
 
 @models.every_translation_model
