@@ -6,7 +6,7 @@ Feedforward Is All You Need (arXiv:2309.01826). As published, see :mod:`fairseq_
 
 from typing import Any
 
-from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, TINY, vanilla_layers
+from fairseq_plugin.models.ringformer import BASE, LARGE, PUBLISHED, SMALL, TINY, vanilla_layers
 from fairseq_plugin.register import register_family
 from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence import init
@@ -71,10 +71,13 @@ class Vanilla(LoopedTransformer):
 
 
 FAMILIES = {
-    "universal_transformer": (Universal, ("universal_tiny", "universal", "universal_large")),
-    "one_wide_ffn": (OneWideFFN, ("one_wide_ffn_tiny", "one_wide_ffn_base", "one_wide_ffn_large")),
-    "vanilla_transformer": (Vanilla, ("vanilla_tiny", "vanilla_base", "vanilla_large")),
+    "universal_transformer": (Universal, {"universal_tiny": TINY, "universal": BASE, "universal_large": LARGE}),
+    "one_wide_ffn": (OneWideFFN, {"one_wide_ffn_tiny": TINY, "one_wide_ffn_base": BASE, "one_wide_ffn_large": LARGE}),
+    "vanilla_transformer": (
+        Vanilla,
+        {"vanilla_tiny": TINY, "vanilla_small": SMALL, "vanilla_base": BASE, "vanilla_large": LARGE},
+    ),
 }
 
-for family, (model, architectures) in FAMILIES.items():
-    register_family(family, model, dict(zip(architectures, (TINY, BASE, LARGE))), **PUBLISHED, norm_eps=1e-6)
+for family, (model, presets) in FAMILIES.items():
+    register_family(family, model, presets, **PUBLISHED, norm_eps=1e-6)

@@ -10,7 +10,7 @@ as in the code; repeated decoder layers use their cross-attention bias (the code
 The paper trains all its translation models with `--init admin`; the default here is fairseq's initialisation.
 As in the paper (footnote 3), the Universal rows have no adaptive computation time and no per-layer position encoding.
 The number of heads in `universal_wide` and `universal_big` is assumed; their other sizes follow from the paper's
-counts.
+counts. `cycle_small` is our own size, for a CPU.
 """
 
 import logging
@@ -120,6 +120,7 @@ register_family(
         "sequence": dict(BASE, strategy="sequence"),
         "cycle": dict(BASE, strategy="cycle"),
         "cycle_rev": dict(BASE, strategy="cycle_rev"),
+        "cycle_small": dict(size(128, 512, 4, 4, unique_layers=2), strategy="cycle"),
         "sandwich": dict(size(512, 2048, 8, 12, unique_layers=3), strategy="sandwich"),
         "sequence_big": dict(BIG, strategy="sequence"),
         "cycle_big": dict(BIG, strategy="cycle"),

@@ -151,11 +151,12 @@ PUBLISHED = dict(
     output_bias=True,
     position_table="interleaved",
 )
-TINY, BASE, LARGE = size(128, 512, 8, 6), size(512, 2048, 8, 6), size(1024, 4096, 16, 6)
+TINY, SMALL = size(128, 512, 8, 6), size(128, 512, 4, 4)
+BASE, LARGE = size(512, 2048, 8, 6), size(1024, 4096, 16, 6)
 
 register_family(
     "ringformer",
     RingFormer,
-    {"ringformer_tiny": TINY, "ringformer_base": BASE, "ringformer_large": LARGE},
+    {"ringformer_tiny": TINY, "ringformer_small": SMALL, "ringformer_base": BASE, "ringformer_large": LARGE},
     **PUBLISHED,
 )

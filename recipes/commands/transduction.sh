@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Prints the commands of a row that maps sequences to sequences and is scored by exact matches: prepare the data, train, average
-# checkpoints, decode every test set, score. All scales are in tables.toml.
+# Prints the commands of a row that maps sequences to sequences: prepare the data, train, average checkpoints, decode every test
+# set, score: exact matches or, with SCORE=pronunciation, the error rates of one set. All scales are in tables.toml.
 source "$(dirname "$0")/../common.sh"
 
-BIN=$OUT/data/$DATA/bin
+FOLDER=$OUT/data/$DATA${SET:+/$SET} BIN=$FOLDER/bin
 read -r -a PAIR <<<"$LANGUAGES"
 array_of AVERAGE average
 array_of SEARCH search
 batches
-prepare "$DATA"
+reference=${PAIR[1]} metric=(score.py --exact)
+if [ "${SCORE:-}" = pronunciation ]; then reference=references metric=(pronunciation.py); fi
+prepare "$DATA" ${SET:+"SET=$SET"}
 
 heading training
 train_fairseq "$BIN" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --log-format json "${BATCHES[@]}" \
@@ -22,7 +24,7 @@ while read -r name subset; do
     run_into "$RUN/generate-$name.log" fairseq-generate "$BIN" --user-dir "$ROOT/fairseq_plugin" \
         --path "$RUN/average.pt" --source-lang "${PAIR[0]}" --target-lang "${PAIR[1]}" --gen-subset "$subset" \
         --required-batch-size-multiple 1 "${search[@]}"
-    scored+=("$RUN/generate-$name.log=$OUT/data/$DATA/raw/$subset.${PAIR[1]}")
+    scored+=("$RUN/generate-$name.log=$FOLDER/raw/$subset.$reference")
 done <<<"$TESTS"
 heading scoring
-run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/score.py" "${scored[@]}" --exact
+run_into "$RUN/scores.json" python "$ROOT/recipes/metrics/${metric[0]}" "${scored[@]}" "${metric[@]:1}"

@@ -2,7 +2,7 @@
 # Prints the commands of a translation row: prepare the data, train, average checkpoints, decode every test set, score.
 #
 # Scales (a row keeps its depth at every scale):
-#   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, otherwise on number words; only shows that the row works
+#   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, or else on words and phonemes; only shows that the row works
 #   small  256 wide (WIDTH), 4,000 updates of about 900 target tokens on Multi30k: under an hour of one core at 4 + 4 passes
 #   long   the same, for tables that train for fewer updates at scale small
 #   paper  the data and the settings of the table
@@ -22,9 +22,9 @@ if [ "$SCALE" = paper ]; then
     if [ -n "${VOCABULARY:-}" ]; then MORE_SCORES=(--pieces "$FOLDER/$VOCABULARY" --longest 48); fi
     if [ -n "${COMPOUNDS:-}" ]; then MORE_SCORES+=(--compounds "${PAIR[1]}"); fi
 elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
-    BIN=$OUT/numbers/smoke/bin PIECES=$OUT/numbers/smoke/pieces.model PAIR=(en de) TOKENIZE=char
-    TEST_SETS=("test:test:$OUT/numbers/smoke/test.de")
-    prepare numbers/prepare SCALE=smoke
+    BIN=$OUT/data/smoke/bin PIECES=$OUT/data/smoke/pieces/bpe.model PAIR=(letters phonemes)
+    TEST_SETS=("test:test:$OUT/data/smoke/raw/test.phonemes")
+    prepare smoke
 else
     BIN=$OUT/multi30k/bin-6000 PIECES=$OUT/multi30k/pieces-6000/bpe.model PAIR=(de en)
     TEST_SETS=("test:test:$OUT/multi30k/raw/test_2016_flickr.en")

@@ -10,8 +10,8 @@ from pathlib import Path
 import sentencepiece
 
 
-def train(model: Path, files: list[Path], pieces: int, kind: str, longest: int) -> None:
-    """Trains a sentencepiece model of at most `pieces` pieces, each of at most `longest` characters.
+def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
+    """Trains a sentencepiece model of at most `pieces` pieces.
 
     The character coverage is 1, so that no training text has unknown characters.
     """
@@ -20,7 +20,6 @@ def train(model: Path, files: list[Path], pieces: int, kind: str, longest: int) 
         model_prefix=str(model.with_suffix("")),
         vocab_size=pieces,
         model_type=kind,
-        max_sentencepiece_length=longest,
         character_coverage=1.0,
         hard_vocab_limit=False,
         minloglevel=1,
@@ -42,7 +41,6 @@ def main() -> None:
     training.add_argument("model", type=Path, help="file to write, ending in .model")
     training.add_argument("files", type=Path, nargs="+", help="plain text, one sentence per line")
     training.add_argument("--pieces", type=int, required=True, help="size of the vocabulary")
-    training.add_argument("--longest", type=int, default=16, help="maximum characters per piece (default 16)")
     training.add_argument("--kind", choices=["bpe", "unigram", "char"], default="bpe", help="of pieces (default bpe)")
     encoding = commands.add_parser("encode")
     encoding.add_argument("model", type=Path, help="file that train has written")

@@ -67,6 +67,8 @@ class Translation(Kind):
 
 class Transduction(Kind):
     data: str
+    set: str = ""
+    score: Literal["", "pronunciation"] = ""
     languages: str
     tests: dict[str, str]
     symbols: PositiveInt

@@ -38,6 +38,8 @@ METRICS = {
     # After so many steps of a cellular automaton, in rows of 24 cells, or of so many.
     **{f"exact_match_at_{step}": f"exact match % at {step}" for step in STEPS},
     **{f"exact_match_at_{n}_of_{cells}": f"exact match % at {n}, {cells} cells" for cells in CELLS for n in STEPS},
+    "word_error_rate": "wrong words %",
+    "phoneme_error_rate": "phoneme errors %",
     "loss_error": "standard error of the loss",
     "loss_error_published": "standard error of the loss as published",
     "accuracy_error": "standard error of the accuracy",

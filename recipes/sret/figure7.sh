@@ -2,7 +2,7 @@
 # SReT, Figure 7: BLEU and losses over the course of training for the vanilla transformer, for recursion and for recursion
 # without coefficients, on WMT14 English to German.
 #   recipes/sret/figure7.sh [options of recipes/figures/curves.py]
-# Below scale paper, the data set is Multi30k or number words.
+# Below scale paper, the data set is Multi30k or, at scale smoke, words and their phonemes.
 source "$(dirname "$0")/../common.sh"
 
 runs curves.py sret/translation train.log wmt_once wmt wmt_no_lrc

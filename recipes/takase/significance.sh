@@ -7,11 +7,10 @@ source "$(dirname "$0")/../common.sh"
 runs sacrebleu takase/table1 generate universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18
 # The references of the test sets that recipes/commands/translation.sh decodes.
 declare -A REFERENCE
-TOKENIZE=13a
 if [ "$SCALE" = paper ]; then
     for year in {0..6}; do REFERENCE[newstest201$year]=$OUT/data/wmt16_en_de/raw/test${year#0}.de; done
 elif [ "$SCALE" = smoke ] && [ ! -d "${DATA_ROOT:-/nonexistent}/multi30k" ]; then
-    REFERENCE[test]=$OUT/numbers/smoke/test.de TOKENIZE=char
+    REFERENCE[test]=$OUT/data/smoke/raw/test.phonemes
 else
     REFERENCE[test]=$OUT/multi30k/raw/test_2016_flickr.en
 fi
@@ -19,5 +18,5 @@ fi
 SYSTEMS=("${RUNS[@]#*=}")
 for set in "${!REFERENCE[@]}"; do
     run_into "$OUT/takase/significance-$SCALE-$set.json" sacrebleu "${REFERENCE[$set]}" -i "${SYSTEMS[@]/%/-$set.txt}" \
-        -m bleu --paired-bs --tokenize $TOKENIZE --format json "$@"
+        -m bleu --paired-bs --tokenize 13a --format json "$@"
 done

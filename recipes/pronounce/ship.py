@@ -1,9 +1,8 @@
-"""Write a trained model of the translation demo as a folder that `from_pretrained` reads, with weights in float16.
+"""Write a trained model as a folder that `from_pretrained` reads, with weights in float16.
 
-    python ship.py RUN/checkpoints/checkpoint_last.pt --data DATA --folder FOLDER
+    python ship.py RUN/average.pt --data DATA/bin --folder FOLDER
 
-DATA is the demo's folder with `bin` and `pieces.model`. Paths of the machine and the state of the training are left
-out.
+DATA/bin has the dictionaries. Paths of the machine and the state of the training are left out.
 """
 
 import argparse
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentencepiece import sentencepiece_model_pb2
 
 from fairseq_plugin.average import average_checkpoints
 
@@ -24,14 +22,6 @@ def without_paths(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         return argparse.Namespace(**without_paths(vars(value)))
     return "" if isinstance(value, str) and value.startswith("/") else value
-
-
-def pieces_without_paths(path: Path) -> bytes:
-    """A sentencepiece model without the files that it was trained on."""
-    model = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
-    for name in ("input", "model_prefix"):
-        model.trainer_spec.ClearField(name)
-    return model.SerializeToString()
 
 
 def shipped(path: Path) -> dict[str, Any]:
@@ -55,9 +45,8 @@ def main() -> None:
     try:
         state = shipped(args.checkpoint)
         args.folder.mkdir(parents=True, exist_ok=True)
-        for dictionary in sorted((args.data / "bin").glob("dict.*.txt")):
+        for dictionary in sorted(args.data.glob("dict.*.txt")):
             shutil.copyfile(dictionary, args.folder / dictionary.name)
-        (args.folder / "sentencepiece.bpe.model").write_bytes(pieces_without_paths(args.data / "pieces.model"))
         torch.save(state, args.folder / "model.pt")
     except (OSError, ValueError) as error:
         parser.error(str(error))

