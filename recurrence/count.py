@@ -23,6 +23,12 @@ def stored(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
+def megabytes(module: nn.Module) -> float:
+    """Size of the tensors of its state dict in MB (10^6 bytes); a shared tensor counts once."""
+    tensors = {id(tensor): tensor for tensor in module.state_dict(keep_vars=True).values()}
+    return sum(tensor.nbytes for tensor in tensors.values()) / 1e6
+
+
 def unshared(module: nn.Module) -> int:
     """Trainable parameters that the same model would store if every pass had a block to itself."""
     copies = 0
