@@ -116,12 +116,11 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     @classmethod
     def add_args(cls, parser) -> None:
         """Adds the options, in place of those by which a model rejects them."""
-        parser.conflict_handler = "resolve"
-        super().add_args(parser)
-        parser.conflict_handler = "error"
+        super().add_args(parser.add_argument_group(ELASTIC, conflict_handler="resolve"))
 
     def forward(self, model, sample, reduce: bool = True):
-        if not self.given or getattr(model, "num_updates", 0) is None:
+        # fairseq-validate may run a model at a depth to which the options do not apply.
+        if not self.given or not (model.training or self.depths):
             return super().forward(model, sample, reduce)
         if self.depths is None:
             self.depths = self.training_depths(model)
@@ -249,6 +248,8 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if idle and cfg.ddp_backend not in SKIPS_IDLE:
             rule = "gives passes that did not run gradients of zero, by which momentum moves them; must be pytorch_ddp"
             raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
+        if cfg.mixed_depth and (idle or cfg.find_unused_parameters):
+            raise ValueError("--mixed-depth: its two runs of the model do not go with --find-unused-parameters")
         if idle and not cfg.find_unused_parameters:
             raise ValueError("--find-unused-parameters: must be given in several processes, as passes own parameters")
 

@@ -124,8 +124,8 @@ def reject_bad_audio(
     file as a shorter one.
     """
     try:
-        if not os.path.exists(audio_utils.parse_path(path)[0]):
-            raise FileNotFoundError("no such file")
+        if not os.path.isfile(file := audio_utils.parse_path(path)[0]):
+            raise FileNotFoundError("not a file" if os.path.exists(file) else "no such file")  # a pipe may never end
         if use_sample_rate is not None and not need_waveform:
             _check_rate(path, use_sample_rate)
         _reject_truncated(path)

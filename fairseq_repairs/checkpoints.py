@@ -3,6 +3,7 @@
 import argparse
 import collections
 import contextlib
+import math
 import pickle
 import re
 import typing
@@ -24,21 +25,54 @@ from omegaconf.nodes import AnyNode
 from fairseq_repairs.files import damage
 from fairseq_repairs.replace import after, at_once, instead
 
-_rebuild_array = np.empty(0).__reduce__()[0]
+
+class PlainType:
+    """The type of an array's numbers as numpy pickles it, int64 or float64; all else that a pickle says is rejected."""
+
+    def __init__(self, name: str, *unused):
+        _require_plain(name in ("i8", "f8"))
+        self.name = name
+
+    def __setstate__(self, state: tuple) -> None:
+        _require_plain(state in [(3, order, *[None] * 3, -1, -1, 0) for order in "<>"])
+        self.str = state[1] + self.name
+
+
+class PlainArray(np.ndarray):
+    """An array of such numbers, which is pickled as numpy's own."""
+
+    def __setstate__(self, state: tuple) -> None:
+        version, shape, kind, fortran, data = state
+        _require_plain(isinstance(data, bytes) and 8 * math.prod(shape) == len(data))
+        super().__setstate__((version, shape, np.dtype(kind.str), fortran, data))
+
+    def __reduce__(self) -> tuple:
+        return np.asarray(self).__reduce__()
+
+
+def _require_plain(holds: bool) -> None:
+    if not holds:
+        raise pickle.UnpicklingError("an array that fairseq's checkpoints never hold")
+
+
+def rebuild_array(*unused) -> PlainArray:
+    """An empty array, of which a pickle then sets the state, numpy's `_reconstruct`."""
+    return np.empty(0).view(PlainArray)
+
 
 # The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
 # counts as arrays (int64 on one rank, float64 on several). numpy 1 and numpy 2 pickle the rebuild function under
-# different names.
+# different names. A name without a dot cannot be in a file: such a type is only made by what is.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
     Dictionary,
-    np.ndarray,
-    np.dtype,
-    np.dtypes.Int64DType,
-    np.dtypes.Float64DType,
-    (_rebuild_array, "numpy.core.multiarray._reconstruct"),
-    (_rebuild_array, "numpy._core.multiarray._reconstruct"),
+    ("ndarray", "numpy.ndarray"),
+    (PlainType, "numpy.dtype"),
+    (PlainArray, "array"),
+    (rebuild_array, "numpy.core.multiarray._reconstruct"),
+    (rebuild_array, "numpy._core.multiarray._reconstruct"),
 )
+MOST_LAYERS = 10_000
 
 # The types in the message with which rank 0 sends a checkpoint to the others: by then, the configuration is an
 # omegaconf object, and each tensor is replaced by a placeholder.
@@ -105,6 +139,33 @@ def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> A
         return load(path, *args, **kwargs)
 
 
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def bound_options(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
+    """Rejects a model that would be built without end, and forgets the files of embeddings with which one began.
+
+    fairseq reads these again, before the checkpoint's weights: they may be on another machine, or any file of this one.
+    """
+    require_bounded(path, state)
+    for options in _model_options(state):
+        for name in ("encoder_embed_path", "decoder_embed_path"):
+            if getattr(options, name, None):
+                setattr(options, name, None)
+
+
+def require_bounded(path: Any, state: dict[str, Any]) -> None:
+    """Raises CheckpointError for a checkpoint's model of too many layers."""
+    for options in _model_options(state):
+        given = vars(options) if isinstance(options, argparse.Namespace) else options
+        for name in given:
+            if str(name).endswith("layers") and isinstance(given[name], int) and given[name] > MOST_LAYERS:
+                raise CheckpointError(f"{path}: {name}={given[name]}: must be <= {MOST_LAYERS}")
+
+
+def _model_options(state: dict[str, Any]) -> list[Any]:
+    """The model's options in a checkpoint: in a Namespace, a dictionary or fairseq's configuration."""
+    return [options for options in (state.get("args"), (state.get("cfg") or {}).get("model")) if options]
+
+
 @after(Trainer, "state_dict")
 def save_task_state(state: dict[str, Any], trainer: Trainer) -> None:
     """Saves a task's state where :func:`restore_task_state` finds it."""
@@ -130,7 +191,8 @@ def load_safely(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
             raise TypeError("has no state dict under model")
-        return state
+    require_bounded(path, state)
+    return state
 
 
 @contextlib.contextmanager

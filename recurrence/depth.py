@@ -1,6 +1,6 @@
 """Orders at another depth than the trained one: stored blocks run more or less often.
 
-The k-th run of a block uses the pass's own parameters (LayerNorms, level signals, low-rank terms, projections) of its
+The k-th run of a block uses the pass's own parameters (LayerNorms, level signals, projections) of its
 k-th run in training, or of its last run if it ran less often. With one shared block, a shallower model runs the first
 passes, and a deeper one repeats the last.
 """

@@ -83,12 +83,17 @@ def is_watched(module: nn.Module) -> bool:
     return bool(hooks or "forward" in module.__dict__ or _has_global_hooks())
 
 
+def is_unchanged(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether the module is of this very class, and a call of it runs nothing but the class's `forward`."""
+    return type(module) is kind and not is_watched(module)
+
+
 def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
     """Whether the layer may be computed from its weight, without calling the module.
 
     Not if it or its weight has another class (LoRA, quantisation), or if it is watched.
     """
-    return type(layer) is kind and type(layer.weight) in PLAIN and not is_watched(layer)
+    return is_unchanged(layer, kind) and type(layer.weight) in PLAIN
 
 
 def allow_graphs(number: int) -> None:

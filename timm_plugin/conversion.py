@@ -27,7 +27,7 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     registered = getattr(model, "pretrained_cfg", {}).get("architecture")
     name = f"{registered or type(model).__name__} cannot become a VisionTransformer"
     stem = None if isinstance(model.patch_embed, PatchEmbed) else "it has a convolutional stem"
-    if reason := model.config.unlike_upstream or stem:
+    if reason := model.unlike_upstream or stem:
         raise ValueError(f"{name}: {reason}")
     try:
         layers, factor = unshare(model.loop, EPSILON)

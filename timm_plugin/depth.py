@@ -11,7 +11,7 @@ of every stage runs.
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -87,7 +87,12 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
     settings = assignments(loops)
     batches = read_images(args.images, args.split, model, args.batch_size)
-    curve.report(args, loops, settings, lambda: accuracy(model, batches), "top-1", higher_is_better=True)
+
+    def accuracy_at(passes: Mapping[str, int]) -> curve.Evaluation:
+        model.passes = tuple(passes[name] for name in loops)
+        return accuracy(model, batches)
+
+    curve.report(args, settings, accuracy_at, "top-1", higher_is_better=True)
 
 
 def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64) -> Iterable[tuple[Tensor, Tensor]]:

@@ -85,9 +85,9 @@ class UniversalViT(LoopedVisionTransformer):
         indices = self.loop.indices(passes)
         if self.depth_embed is None:
             return [self.level_embed[index][None] for index in indices]
-        if len(indices) > self.depth_embed.shape[0]:
-            rule = f"must be <= {self.depth_embed.shape[0]}, as each has one static level signal"
-            raise ValueError(f"{len(indices)} passes: {rule}")
+        levels = len(self.loop.whole or self.loop.order)
+        if len(indices) > levels:
+            raise ValueError(f"{len(indices)} passes: must be <= {levels}, as each has one static level signal")
         return [self.pos_embed + self.depth_embed[place] for place in range(len(indices))]
 
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

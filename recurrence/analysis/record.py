@@ -68,11 +68,11 @@ def recorded_attention(
         found[name] = []
 
     def attend(
-        name: str, plain: Callable, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, *rest
+        name: str, plain: Callable, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool
     ) -> Tensor:
         mask = causal_bias(q.size(2), like=q) if causal else bias
         found[name].append(keep(attention_weights(q, k, mask)))
-        return plain(q, k, v, bias, causal, *rest)
+        return plain(q, k, v, bias, causal)
 
     with ExitStack() as stack:
         for name, loop in require_loops(model).items():

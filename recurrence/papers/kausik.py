@@ -34,8 +34,8 @@ from recurrence.loop import Loop
 from recurrence.papers.scan import Dropouts, scan
 from recurrence.papers.scan_step import Spec, Weights
 from recurrence.papers.streaming import LayerState, StackState
-from recurrence.parts import FeedForward, Sublayer
-from recurrence.private_torch import is_plain, is_transformed, is_watched
+from recurrence.parts import Dropout, FeedForward, Sublayer
+from recurrence.private_torch import is_plain, is_transformed, is_unchanged
 
 
 class RecurrentBlock(nn.Module):
@@ -121,27 +121,33 @@ class RecurrentBlock(nn.Module):
 
     def _is_plain(self) -> bool:
         """Whether the scan, which reads the weights directly, equals calling the modules."""
-        attention, ffn = self.self_attn, self.ffn
-        layers = attention.qkv, attention.out, ffn.up, ffn.down
+        attention, ffn, sublayer = self.self_attn, self.ffn, self.sublayer
+        parts = (attention, SelfAttention), (ffn, FeedForward), (sublayer, Sublayer)
+        if not all(is_unchanged(*part) for part in parts):
+            return False
+        layers, dropouts = (attention.qkv, attention.out, ffn.up, ffn.down), self._dropouts()
         plain = all(map(is_plain, layers)) and all(is_plain(norm, nn.LayerNorm) for norm in self.norms)
-        return plain and not any(map(is_watched, (self.sublayer, attention, ffn)))
+        return plain and all(is_unchanged(dropout, Dropout) for dropout in dropouts)
+
+    def _dropouts(self) -> Dropouts:
+        return Dropouts(self.self_attn.dropout, self.ffn.dropout, self.sublayer.dropout)
 
     def _scan(self, first: Tensor, rest: Tensor) -> Tensor:
         """The same states by :func:`recurrence.papers.scan.scan`."""
         attention, ffn, (norm1, norm2) = self.self_attn, self.ffn, self.norms
         spec = Spec(rest.size(2), attention.heads, self.accumulate, norm1.eps, ffn.activation)
-        dropouts = Dropouts(attention.dropout, ffn.dropout, self.sublayer.dropout)
         if self.accumulate:
             projection, qkv = attention.qkv.weight, None
         else:
             projection, qkv = attention.qkv.weight[self.width :], attention.qkv(norm1(rest))
         weights = Weights(norm1.weight, projection, attention.out.weight, norm2.weight, ffn.up.weight, ffn.down.weight)
-        return scan(spec, weights, dropouts, first, rest, qkv)
+        return scan(spec, weights, self._dropouts(), first, rest, qkv)
 
     def causal_block(self, x: Tensor) -> Tensor:
         """B, causal within its input: (B, T, C) -> (B, T, C)."""
         normed = self.norms[0](x)
-        y = self._attend_to_itself(normed) if x.size(1) == 1 else self.self_attn(normed, causal=True)
+        alone = x.size(1) == 1 and is_unchanged(self.self_attn, SelfAttention)
+        y = self._attend_to_itself(normed) if alone else self.self_attn(normed, causal=True)
         return self.feed_forward(x, y)
 
     def _attend_to_itself(self, normed: Tensor) -> Tensor:

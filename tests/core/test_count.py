@@ -67,6 +67,6 @@ def images(size=224, number=1):
     ],
 )
 def test_macs_of_sret(name, size, options, giga):
-    """Within half a percent: the published counts have the stem's batch norms, which are folded here at inference."""
+    """As published, up to rounding: the stem's batch norms count as well."""
     model = timm.create_model(name, img_size=size, **options).eval()
-    assert count.macs(model, images(size)) / 1e9 == pytest.approx(giga, rel=0.005)
+    assert count.macs(model, images(size)) / 1e9 == pytest.approx(giga, abs=0.0051)

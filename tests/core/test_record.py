@@ -39,10 +39,9 @@ def test_recorded_weights_are_those_that_the_model_applies(name):
         found = model(x)
     assert torch.equal(found, expected)
     assert [len(kept) for kept in weights.values()] == [len(calls)]
-    for recorded, (attention, n, *raw, given, output) in zip(weights["loop"], calls):
-        qkv, signal = attention.qkv(n).unflatten(-1, (3, -1)).movedim(2, 0), given.get("qkv_term")
-        qkv = qkv if signal is None else qkv + signal(raw[0].flatten(0, 1)).view_as(qkv)
-        q, k, v = (attention.split(part) for part in qkv)
+    for recorded, (attention, n, *projected, given, output) in zip(weights["loop"], calls):
+        qkv = projected[0] if projected and projected[0] is not None else attention.qkv(n)
+        q, k, v = qkv.unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
         by_hand = torch.einsum("bhtc,bhsc->bhts", q, k).div(q.size(-1) ** 0.5).exp()
         by_hand = by_hand / by_hand.sum(-1, keepdim=True)
         torch.testing.assert_close(recorded, by_hand)

@@ -9,6 +9,7 @@ import results_csv
 import torch
 from logs import curve
 
+from fairseq_plugin.elastic import at_depths
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.papers import admin
 from tests.support import cli, models
@@ -45,8 +46,9 @@ def sums(model: torch.nn.Module, inputs: tuple) -> list[list[tuple[torch.Tensor,
 
 @models.every_translation_model
 def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
-    model, inputs = fresh(arch), models.batch()
-    model.profile(*inputs)
+    model, inputs = fresh(arch, "--dropout", "0", "--activation-dropout", "0"), models.batch()
+    model.train()(*inputs)
+    model.eval()
     for loop, seen in zip(models.loops(model), sums(model, inputs)):
         assert not [key for key in loop.blocks.state_dict() if "residuals" in key]  # the vectors are the passes' own
         assert len({own.residuals[0].weight.data_ptr() for own in loop.own}) == loop.passes
@@ -61,16 +63,13 @@ def test_each_omega_is_the_spread_of_the_sum_before_it(arch):
 @pytest.mark.parametrize("passes", [2, 8])
 def test_the_full_depth_is_profiled_whatever_the_first_update_draws(passes):
     sizes = [f"--{side}-{name}" for side in models.SIDES for name in ("layers=8", "unique-layers=2")]
-    plain, drawing, inputs = fresh("cycle", *sizes), fresh("cycle", *sizes, "--depth-range", "2-8"), models.batch()
-    drawing.train_elastic(seed=1)
-    encoder, decoder = models.loops(drawing)
-    update = next(update for update in range(50) if encoder.training_depth.draw(update) == passes)
-    drawing.set_num_updates(update)
-    for model in (plain, drawing):
-        torch.manual_seed(0)
-        model.train()(*inputs)
-    assert len(decoder.running) == passes
-    torch.testing.assert_close(admin.read(drawing.stacks), admin.read(plain.stacks))
+    plain, drawing, inputs = fresh("cycle", *sizes), fresh("cycle", *sizes), models.batch()
+    with at_depths(drawing, {"encoder": passes, "decoder": passes}):
+        for model in (plain, drawing):
+            torch.manual_seed(0)
+            model.train()(*inputs)
+        assert drawing.decoder.passes == passes
+    torch.testing.assert_close(admin.read(models.loops(drawing)), admin.read(models.loops(plain)))
 
 
 @models.every_translation_model
@@ -81,12 +80,12 @@ def test_training_profiles_once_and_is_otherwise_the_same(arch):
     assert not model.profiled
     model.train()
     loss, gradients = models.loss_and_gradients(model, inputs, seed=3)
-    profile = admin.read(model.stacks)
+    profile = admin.read(models.loops(model))
     assert model.profiled
     assert profile.ne(1).sum() == len(profile) - 2
     assert same_state(models.loss_and_gradients(model, inputs, seed=3), (loss, gradients))
     model(*models.batch((2, 3), (3, 2)))
-    assert torch.equal(admin.read(model.stacks), profile)
+    assert torch.equal(admin.read(models.loops(model)), profile)
 
 
 def test_casts_of_the_profiling_run_are_not_those_of_training():
@@ -113,17 +112,17 @@ def test_a_profile_from_a_file(numbered, tmp_path):
     args = models.options("ringformer_tiny", *ADMIN, *TWO_LAYERS, "--admin-profile", str(path))
     model = models.task().build_model(args)
     assert model.profiled
-    torch.testing.assert_close(admin.read(model.stacks), torch.tensor(SCALARS))
+    torch.testing.assert_close(admin.read(models.loops(model)), torch.tensor(SCALARS))
     model.train()(*models.batch())
-    torch.testing.assert_close(admin.read(model.stacks), torch.tensor(SCALARS))
+    torch.testing.assert_close(admin.read(models.loops(model)), torch.tensor(SCALARS))
     path.unlink()
     again = models.task().build_model(args)  # as when a checkpoint is loaded
-    torch.testing.assert_close(admin.read(again.stacks), torch.tensor(SCALARS))
+    torch.testing.assert_close(admin.read(models.loops(again)), torch.tensor(SCALARS))
     args.decoder_layers = 1  # and at another depth
     shallow = models.task().build_model(args)
     shallow.load_state_dict(model.state_dict())
     assert shallow.profiled
-    torch.testing.assert_close(admin.read(shallow.stacks), torch.tensor(SCALARS)[:-3])
+    torch.testing.assert_close(admin.read(models.loops(shallow)), torch.tensor(SCALARS)[:-3])
 
 
 @pytest.mark.parametrize(

@@ -1,34 +1,34 @@
 """Elastic depth in fairseq: which architectures support it, its losses, resuming and several ranks."""
 
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq import options
 from fairseq.criterions import FairseqCriterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor, nn
 
-from fairseq_plugin.elastic import OPTIONS, elastic_criterion, reported_depths
+from fairseq_plugin.elastic import ElasticCrossEntropy, at_depths, loops_by_side, trained_with
+from fairseq_plugin.options import DEPTH_OPTIONS
 from fairseq_repairs.checkpoints import load_safely
-from recurrence.elastic import at_depths
-from recurrence.loop import Loop
 from tests.support import cli, language, models
+from tests.support.elastic import criterion_of, run_by
 from tests.support.flags import parser
 from tests.support.states import same_state
 
-WITHOUT_OPTIONS = ("vanilla", "one_wide_ffn", "recurrent_lm")  # families
-UNSHARED = ("takase_vanilla", "s2t_vanilla", "vanilla_lm")  # presets of families that share
+UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla", "recurrent_lm")
 NO_FEWER = "ilr"  # of a reuse map
 
 
-def has_options(arch: str) -> bool:
-    return not arch.startswith(WITHOUT_OPTIONS) or arch.startswith(UNSHARED)
-
-
 def is_elastic(arch: str) -> bool:
-    return has_options(arch) and not arch.startswith((*UNSHARED, NO_FEWER))
+    return not arch.startswith((*UNSHARED, NO_FEWER))
+
+
+every_elastic_model = pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if is_elastic(arch)])
 
 
 def at(arch: str, depth: int) -> list[str]:
@@ -41,8 +41,13 @@ def at(arch: str, depth: int) -> list[str]:
 
 def ends(arch: str) -> tuple[int, int]:
     """The smallest depth of its tiny model, and one beyond the default if it allows that."""
-    blocks = {len(loop.blocks) for loop in models.tiny(arch).loops_by_side().values()}
+    blocks = {len(loop.blocks) for loop in models.loops(models.tiny(arch))}
     return max(blocks), 4 if arch in models.ARCHS and models.has_static_levels(arch) else 6
+
+
+def range_of(arch: str) -> str:
+    """The option that draws from all its depths."""
+    return "-".join(map(str, ends(arch)))
 
 
 def depths(arch: str) -> list[int]:
@@ -51,65 +56,143 @@ def depths(arch: str) -> list[int]:
     return [depth for depth in range(smallest, largest + 1) if not even or depth % 2 == 0]
 
 
+def both(model: nn.Module, depth: int) -> dict[str, int]:
+    """The same depth for each of a model's stacks."""
+    return dict.fromkeys(loops_by_side(model), depth)
+
+
+# The options
+
+
 @models.every_model
-def test_depth_options_exist_for_families_that_share_blocks(arch):
-    assert (set(OPTIONS) <= {action.dest for action in parser(arch)._actions}) == has_options(arch)
+def test_an_option_of_depth_beside_another_criterion_names_its_own(arch, capsys):
+    for name in DEPTH_OPTIONS:
+        with pytest.raises(SystemExit, match="2"):
+            parser(arch).parse_args([cli_flag := f"--{name.replace('_', '-')}", "1-4"])
+        assert f"{cli_flag}=1-4: needs --criterion elastic_cross_entropy" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if has_options(arch) and not is_elastic(arch)])
-def test_a_depth_range_is_rejected_for_orders_without_a_shorter_form(arch):
-    reason = "cannot run at depth 2" if arch.startswith(NO_FEWER) else "needs a block that runs again"
-    with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}.*\((encoder|decoder)\)"):
-        elastic(arch, "--depth-range", "2-4")
+@pytest.mark.parametrize("criterion", ["elastic_cross_entropy", "answer_cross_entropy"])
+@pytest.mark.parametrize("arch", ["ringformer_base", "transformer"])
+def test_the_criterion_takes_them(arch, criterion):
+    words = ["data", "--arch", arch, "--optimizer", "adam", "--depth-range", "1-4", "--mixed-depth", "--pass-loss", "1"]
+    args = options.parse_args_and_arch(options.get_training_parser(), [*words, "--criterion", criterion])
+    assert (args.depth_range, args.mixed_depth, args.pass_loss, args.depth_warmup_updates) == ("1-4", True, 1.0, 0)
 
 
-every_elastic_model = pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if is_elastic(arch)])
+@pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if not is_elastic(arch)])
+def test_a_depth_range_is_rejected_for_models_without_a_shorter_form(arch):
+    reason = r"(needs a block that runs again|cannot run at depth 2).*\((encoder|decoder)\)"
+    with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}"):
+        criterion(arch, depth_range="2-4").training_depths(models.tiny(arch))
 
 
-def elastic(arch: str, *flags: str) -> nn.Module:
-    """A tiny model, prepared for training."""
-    model = models.tiny(arch, *flags)
-    model.train_elastic(1)
-    return model
+def test_a_model_without_loops_is_rejected():
+    model = models.build("transformer_tiny", on=models.task_of("ringformer_base"))
+    with pytest.raises(ValueError, match="^--mixed-depth: needs a model that loops over depth$"):
+        criterion("ringformer_base", mixed_depth=True)(model, sample("ringformer_base"))
 
 
-def ranged(arch: str) -> nn.Module:
-    """One that draws from all its depths."""
-    return elastic(arch, "--depth-range", "-".join(map(str, ends(arch))))
+@pytest.mark.parametrize(
+    ("arch", "given", "message"),
+    [
+        ("ringformer_base", dict(depth_range="4"), "--depth-range=4: must be MIN-MAX, such as 1-6, or two of them"),
+        ("universal_lm", dict(depth_range="1-4,2-3"), "--depth-range=1-4,2-3: must be MIN-MAX, such as 1-6$"),
+        ("ringformer_base", dict(depth_range="1-4,3-2"), r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
+        ("universal", dict(depth_range="1-6"), r"--depth-range=1-6: MAX must be <= 4, because .* \(encoder\)"),
+        ("cycle", dict(depth_warmup_updates=9), "--depth-warmup-updates=9: needs --depth-range or --pass-loss"),
+        ("cycle", dict(depth_range="2-4", depth_warmup_updates=-1), "--depth-warmup-updates=-1: must be >= 1"),
+        ("cycle", dict(pass_loss=-0.5), "--pass-loss=-0.5: must be > 0"),
+        ("cycle", dict(mixed_depth=True, pass_loss=1.0), "--mixed-depth: does not go with --pass-loss=1.0"),
+        ("takase_vanilla", dict(mixed_depth=True), r"--mixed-depth: the order 0 1 2 3 has no .* \(encoder\)"),
+        ("sequence", dict(pass_loss=1.0), "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
+    ],
+)
+def test_wrong_options_are_rejected(arch, given, message):
+    with pytest.raises(ValueError, match=message):
+        criterion(arch, **given).training_depths(models.tiny(arch))
+
+
+OPTIMIZER = "its optimizer moves and decays all parameters at every update"
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_an_optimizer_that_moves_idle_passes_is_rejected(kind):
+    model = models.tiny("ringformer_base")
+    with pytest.raises(ValueError, match=f"--{kind}: {OPTIMIZER}.*; must be --amp or --memory-efficient-{kind}"):
+        criterion("ringformer_base", depth_range="1-4", **{kind: True}).training_depths(model)
+    for given in ({f"memory_efficient_{kind}": True, "depth_range": "1-4"}, {"mixed_depth": True}):
+        criterion("ringformer_base", **{kind: True}, **given).training_depths(model)
+    criterion("universal", depth_range="1-4", **{kind: True}).training_depths(models.tiny("universal"))
+
+
+def test_a_checkpoint_says_at_which_depths_it_was_trained():
+    new = Namespace(criterion=Namespace(depth_range="1-4", mixed_depth=True, depth_warmup_updates=0), model=None)
+    assert trained_with(new) == ["--depth-range=1-4", "--mixed-depth"]
+    saved = models.saved_options("ringformer_base")
+    assert trained_with(Namespace(criterion=None, model=saved)) == []
+    old = {"depth_range": "1-4", "depth_apart": True, "depth_warmup_updates": 4, "mixed_depth": None}
+    vars(saved).update(old, pass_loss=0.5, loop_after_updates=3)
+    assert trained_with(Namespace(criterion=None, model=saved)) == [
+        *("--depth-range=1-4", "--depth-warmup-updates=4", "--pass-loss=0.5")
+    ]
+    built = models.task_of("ringformer_base").build_model(saved)  # as earlier versions saved them
+    assert built.state_dict().keys() == models.tiny("ringformer_base").state_dict().keys()
+
+
+# Depths
 
 
 @every_elastic_model
 def test_every_depth_equals_the_model_of_that_depth(arch):
-    model, batch = ranged(arch), models.inputs(arch)
-    assert {loop.training_depth.depths for loop in model.loops_by_side().values()} == {tuple(depths(arch))}
+    model, batch = models.tiny(arch), models.inputs(arch)
+    found = criterion(arch, depth_range=range_of(arch)).training_depths(model)
+    assert {depth.drawn for depth in found.values()} == {tuple(depths(arch))}
     for depth in depths(arch):
         built = models.tiny(arch, *at(arch, depth), seed=1)
         built.load_state_dict(model.state_dict())
-        with torch.no_grad(), at_depths(dict.fromkeys(model.loops_by_side().values(), depth)):
-            torch.testing.assert_close(model(*batch)[0], built(*batch)[0], rtol=0, atol=0)
+        with torch.no_grad(), at_depths(model, both(model, depth)):
+            logits = built(*batch)[0]
+            torch.testing.assert_close(model(*batch)[0], logits, rtol=0, atol=0)
+            torch.testing.assert_close(models.read_in_steps(model, batch), models.read_in_steps(built, batch))
 
 
-def drawn(model: nn.Module, updates: int) -> list[tuple[int, ...]]:
+def drawn(arch: str, depth_range: str, updates: int, *flags: str) -> list[tuple[int, ...]]:
     """The passes of each stack at each update."""
-    found = []
+    model, loss = models.tiny(arch, *flags).train(), criterion(arch, depth_range=depth_range)
+    calls = run_by(model)
     for update in range(updates):
-        model.train().set_num_updates(update)
-        found.append(tuple(len(loop.running) for loop in model.loops_by_side().values()))
-    return found
+        model.set_num_updates(update)
+        loss(model, sample(arch))
+    return calls
 
 
 @every_elastic_model
-def test_updates_draw_depths_and_evaluation_runs_all_passes(arch):
-    model = ranged(arch)
-    found = drawn(model, updates=12)
+def test_updates_draw_depths(arch):
+    found = drawn(arch, range_of(arch), updates=12)
     assert len(set(found)) > 1
     assert all(len(set(passes)) == 1 for passes in found)  # the same for encoder and decoder
-    assert all(len(loop.running) == loop.passes for loop in model.eval().loops_by_side().values())
 
 
 def test_stacks_of_two_depths_are_drawn_together():
-    model = elastic("cycle", "--encoder-layers", "8", "--depth-range", "4-8,2-4")
-    assert set(drawn(model, updates=60)) == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
+    found = drawn("cycle", "4-8,2-4", 60, "--encoder-layers", "8")
+    assert set(found) == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
+
+
+def test_training_must_tell_the_number_of_the_update():
+    with pytest.raises(RuntimeError, match="call model.set_num_updates"):
+        criterion("cycle", depth_range="2-4")(models.tiny("cycle").train(), sample("cycle"))
+
+
+def test_contexts_of_a_depth_are_nested():
+    model = models.tiny("cycle")
+    with at_depths(model, both(model, 3)):
+        with at_depths(model, {"decoder": 1}):
+            assert (model.encoder.passes, model.decoder.passes) == (3, 1)
+            with pytest.raises(ValueError, match="depth=1: the order 0 1 0 1 does not run at it"):
+                model(*models.inputs("cycle"))
+        assert (model.encoder.passes, model.decoder.passes) == (3, 3)
+    assert (model.encoder.passes, model.decoder.passes) == (None, None)
 
 
 # Losses
@@ -127,27 +210,56 @@ def sample(arch: str) -> dict:
     return dict(net_input=net_input, target=wanted, ntokens=int(wanted.ne(1).sum()))
 
 
-def criterion(arch: str, elastic: bool = False) -> FairseqCriterion:
-    task = models.task_of(arch)
-    adaptive = arch.endswith("_lm")  # presets with an adaptive softmax, which only its own loss can train
-    kind, rest = (AdaptiveLoss, ()) if adaptive else (LabelSmoothedCrossEntropyCriterion, (0.1,))
-    return (elastic_criterion(kind) if elastic else kind)(task, False, *rest)
+def adapts(arch: str) -> bool:
+    """Whether it has an adaptive softmax, which its own loss trains, without label smoothing."""
+    return arch.endswith("_lm") and arch != "recurrent_lm"
 
 
-def loss_at(model: nn.Module, arch: str, depths: dict[Loop, int]) -> Tensor:
-    """The loss of the model that runs at these depths, without elastic depth."""
-    with at_depths(depths):
-        return criterion(arch)(model, sample(arch))[0]
+def criterion(arch: str, **given) -> ElasticCrossEntropy:
+    smoothing = 0.0 if adapts(arch) else 0.1
+    return criterion_of(models.task_of(arch), label_smoothing=smoothing, **given)
 
 
-def expect_loss(model: nn.Module, arch: str, expected: Tensor, reported: Tensor) -> None:
+def fairseqs_own(arch: str) -> FairseqCriterion:
+    kind, rest = (AdaptiveLoss, ()) if adapts(arch) else (LabelSmoothedCrossEntropyCriterion, (0.1,))
+    return kind(models.task_of(arch), False, *rest)
+
+
+def loss_at(model: nn.Module, arch: str, depths: dict[str, int]) -> Tensor:
+    """The loss of the model that runs at these depths, by fairseq's own criterion."""
+    with at_depths(model, depths):
+        return fairseqs_own(arch)(model, sample(arch))[0].sum()
+
+
+def expect_loss(loss: ElasticCrossEntropy, model: nn.Module, arch: str, expected: Tensor, reported: Tensor) -> None:
     """Asserts that elastic depth trains with this loss and its gradients, and reports that of all passes."""
     batch = sample(arch)
-    loss, size, log = criterion(arch, elastic=True)(model, batch)
-    torch.testing.assert_close(loss, expected)
-    assert (log["loss"], size) == (reported.detach(), batch["ntokens"])
-    gradients = (torch.autograd.grad(each, list(model.parameters())) for each in (loss, expected))
+    found, size, log = loss(model, batch)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(log["loss"], reported.detach())
+    assert size == batch["ntokens"]
+    gradients = (torch.autograd.grad(each, list(model.parameters())) for each in (found, expected))
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def in_training(arch: str, *flags: str) -> nn.Module:
+    """A tiny model before its first update, without dropout."""
+    adaptive = ("--adaptive-softmax-dropout", "0") if adapts(arch) else ()
+    model = models.tiny(arch, *cli.WITHOUT_DROPOUT, *adaptive, *flags).train()
+    model.set_num_updates(0)
+    return model
+
+
+@pytest.mark.parametrize("arch", ["ringformer_base", "cycle_lm"])
+def test_without_options_it_is_fairseqs_own(arch):
+    model = in_training(arch)
+    torch.testing.assert_close(criterion(arch)(model, sample(arch))[0], loss_at(model, arch, {}))
+
+
+def test_an_adaptive_softmax_goes_without_label_smoothing():
+    smoothed = criterion_of(models.task_of("cycle_lm"), label_smoothing=0.1)
+    with pytest.raises(ValueError, match="--label-smoothing=0.1: does not go with an adaptive softmax"):
+        smoothed(in_training("cycle_lm"), sample("cycle_lm"))
 
 
 @pytest.mark.parametrize(
@@ -157,76 +269,78 @@ def expect_loss(model: nn.Module, arch: str, expected: Tensor, reported: Tensor)
         ("cycle", [], 1),
         ("universal", [], 1),
         ("s2t_universal", [], 1),
-        ("cycle_lm", ["--adaptive-softmax-dropout", "0"], 1),
+        ("cycle_lm", [], 1),
         ("ilr_small", ["--block-loops", "3", "--inject-embedding"], 3),  # which repeats the entire stack
     ],
 )
 def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flags, step):
-    model = elastic(arch, *cli.WITHOUT_DROPOUT, "--pass-loss", "0.5", *flags).train()
-    decoder = model.loops_by_side()["decoder"]
+    model = in_training(arch, *flags)
+    decoder = loops_by_side(model)["decoder"]
     ends = range(len(decoder.blocks), decoder.passes + 1, step)
-    *earlier, whole = (loss_at(model, arch, {decoder: depth}) for depth in ends)
-    expect_loss(model, arch, whole + 0.5 * sum(earlier) / len(earlier), whole)
+    *earlier, whole = (loss_at(model, arch, {"decoder": depth}) for depth in ends)
+    expected = whole + 0.5 * sum(earlier) / len(earlier)
+    expect_loss(criterion(arch, pass_loss=0.5), model, arch, expected, whole)
 
 
 def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth():
-    arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--depth-range", "3-6", "--block-loops")
-    model, once = models.tiny(arch, *loops, "2"), models.tiny(arch, *loops, "1", seed=1)
-    once.load_state_dict(model.state_dict())
-    assert loss_at(once, arch, {}) == loss_at(model, arch, {model.loops_by_side()["decoder"]: 3})
+    arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--block-loops")
+    once = models.options(arch, *models.tiny_flags(arch, *loops, "1"))
+    with pytest.raises(ValueError, match=r"--inject-embedding: needs a pass that runs again, .* or --depth-range"):
+        models.task_of(arch).build_model(once)
+    once.depth_range = "3-6"  # fairseq-train gives the model all options, and a checkpoint has them
+    built, model = models.task_of(arch).build_model(once).double().eval(), models.tiny(arch, *loops, "2")
+    built.load_state_dict(model.state_dict())
+    assert loss_at(built, arch, {}) == loss_at(model, arch, {"decoder": 3})
 
 
 @every_elastic_model
 def test_mixed_depth_is_the_mean_over_two_models(arch):
-    adaptive = ("--adaptive-softmax-dropout", "0") if arch.endswith("_lm") else ()
-    model = elastic(arch, *cli.WITHOUT_DROPOUT, *adaptive, "--mixed-depth").train()
-    once = {loop: len(loop.blocks) for loop in model.loops_by_side().values()}
+    model = in_training(arch)
+    once = {side: len(loop.blocks) for side, loop in loops_by_side(model).items()}
     deep, shallow = loss_at(model, arch, {}), loss_at(model, arch, once)
-    expect_loss(model, arch, (deep + shallow) / 2, deep)
+    expect_loss(criterion(arch, mixed_depth=True), model, arch, (deep + shallow) / 2, deep)
+
+
+def validated(model: nn.Module, arch: str, **given) -> tuple[Tensor, dict]:
+    """The loss of a validation after an update, and its log."""
+    loss = criterion(arch, **given)
+    model.train().set_num_updates(0)
+    loss(model, sample(arch))
+    with torch.no_grad():
+        found, _, log = loss(model.eval(), sample(arch))
+    return found, log
 
 
 def test_validation_reports_the_loss_at_three_depths():
     arch = "ringformer_base"
-    model = elastic(arch, "--depth-range", "1-6")
-    with torch.no_grad():
-        loss, _, log = criterion(arch, elastic=True)(model, sample(arch))
-        for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
-            built = models.tiny(arch, *at(arch, depth), seed=1)
-            built.load_state_dict(model.state_dict())
-            assert log[f"{name}/loss"] == loss_at(built, arch, {})
+    model = models.tiny(arch)
+    loss, log = validated(model, arch, depth_range="1-6")
+    for name, depth in (("smallest_depth", 1), ("default_depth", 4), ("largest_depth", 6)):
+        built = models.tiny(arch, *at(arch, depth), seed=1)
+        built.load_state_dict(model.state_dict())
+        torch.testing.assert_close(log[f"{name}/loss"], loss_at(built, arch, {}))
     assert loss == log["loss"] == log["default_depth/loss"]
-    assert set(reported_depths(model)) == {"smallest_depth", "default_depth", "largest_depth"}
 
 
 def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes():
-    found = reported_depths(elastic("cycle", "--mixed-depth"))
-    assert [list(depths.values()) for depths in found.values()] == [[2, 2], [4, 4], [4, 4]]
+    loss = criterion("cycle", mixed_depth=True)
+    loss.depths = loss.training_depths(models.tiny("cycle"))
+    assert list(loss.reported_depths().values()) == [[2, 2], [4, 4], [4, 4]]
 
 
-@pytest.mark.parametrize(
-    ("arch", "flags", "message"),
-    [
-        ("ringformer_base", "--depth-range 4", "--depth-range=4: must be MIN-MAX, such as 1-6, or two of them"),
-        ("universal_lm", "--depth-range 1-4,2-3", "--depth-range=1-4,2-3: must be MIN-MAX, such as 1-6$"),
-        ("ringformer_base", "--depth-range 1-4,3-2", r"--depth-range=3-2: must be .* 1 <= MIN < MAX \(decoder\)"),
-        ("universal", "--depth-range 1-6", r"--depth-range=1-6: MAX must be <= 4, because .* \(encoder\)"),
-        ("ringformer_base", "--depth-warmup-updates 9", "--depth-warmup-updates=9: needs --depth-range or --pass"),
-        ("ringformer_base", "--mixed-depth --pass-loss 1", "--mixed-depth: does not go with --pass-loss=1.0"),
-        ("ringformer_base", "--decoder-layers 1 --mixed-depth", r"--mixed-depth: the order 0 has .* \(decoder\)"),
-        ("sequence", "--pass-loss 1", "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
-    ],
-)
-def test_wrong_depth_options_are_rejected(arch, flags, message):
-    with pytest.raises(ValueError, match=message):
-        elastic(arch, *flags.split())
+def test_before_any_update_a_validation_is_plain():
+    """fairseq-validate may run a model at a depth to which the options do not apply."""
+    _, _, log = criterion("vanilla_tiny", depth_range="1-6")(models.tiny("vanilla_tiny"), sample("vanilla_tiny"))
+    assert not any("/" in key for key in log)
 
 
 # fairseq's own commands
 
-DEPTH = ("--encoder-layers", "4", "--decoder-layers", "4", "--depth-range", "1-4")
+FOUR = ("--encoder-layers", "4", "--decoder-layers", "4", "--criterion", "elastic_cross_entropy")
+DRAWN = (*FOUR, "--depth-range", "1-4")
 LESS = ("--pass-loss", "0.5", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
 SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
-FLAGS = (*DEPTH, *LESS, *SHORT)
+FLAGS = (*DRAWN, *LESS, *SHORT)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -268,23 +382,36 @@ def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
     assert warning in cli.train(corpus.data, tmp_path, *FLAGS, "--max-update", "2", "--disable-validation")
 
 
+TWO_RANKS = {
+    "drawn": (*DRAWN, *LESS, "--find-unused-parameters"),
+    "mixed": (*DRAWN, "--mixed-depth"),
+    "nothing idle": (*DRAWN, "--arch", "universal_tiny", "--ddp-backend", "legacy_ddp"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("depth", "backend"),
-    [
-        ((*DEPTH, *LESS), "pytorch_ddp"),
-        ((*DEPTH, *LESS), "legacy_ddp"),
-        ((*DEPTH, "--mixed-depth"), "pytorch_ddp"),
-    ],
-    ids=["drawn", "drawn, legacy", "mixed"],
-)
-def test_two_ranks_equal_one_process(corpus, backend, depth, tmp_path):
+@pytest.mark.parametrize("depth", TWO_RANKS.values(), ids=TWO_RANKS)
+def test_two_ranks_equal_one_process(corpus, depth, tmp_path):
     """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""
     flags = (*depth, *SHORT, *cli.WITHOUT_DROPOUT, "--disable-validation")
     one, two = tmp_path / "one", tmp_path / "two"
     alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
-    together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags, "--ddp-backend", backend))
+    together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags))
     assert [line["loss"] for line in cli.logged(together)] == pytest.approx(
         [line["loss"] for line in cli.logged(alone)], abs=0.0011
     )
     torch.testing.assert_close(weights(two), weights(one), rtol=1e-4, atol=1e-5)
+
+
+REJECTED = {
+    "--find-unused-parameters: must be given in several processes": DRAWN,
+    "--ddp-backend=legacy_ddp: gives passes that did not run gradients of": (*DRAWN, "--ddp-backend", "legacy_ddp"),
+    "--mixed-depth: its two runs": (*DRAWN, "--mixed-depth", "--find-unused-parameters"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("message", "flags"), REJECTED.items())
+def test_several_ranks_reject_what_would_move_idle_passes(corpus, tmp_path, message, flags):
+    command = cli.train_command(corpus.data, tmp_path, *flags, *SHORT, "--disable-validation")
+    assert f"error: {message}" in cli.torchrun(2, *command, fails=True)

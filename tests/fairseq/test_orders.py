@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recurrence.elastic import at_depths
+from fairseq_plugin.elastic import at_depths, loops_by_side
 from tests.support import cli, models
 from tests.support.stacks import depth_log
 
@@ -12,7 +12,7 @@ MIDDLE = ("--encoder-order", "0,1,1,1,2", "--decoder-order", "0,0,1")
 
 def orders(arch: str, *flags: str) -> dict[str, tuple[int, ...]]:
     """The orders of an architecture at its full size."""
-    return {side: loop.order for side, loop in models.on_meta(arch, *flags).loops_by_side().items()}
+    return {side: loop.order for side, loop in loops_by_side(models.on_meta(arch, *flags)).items()}
 
 
 @pytest.mark.parametrize("arch", ["cycle", "sequence", "universal_small", "takase_vanilla", "s2t_cycle_rev"])
@@ -46,7 +46,7 @@ def test_a_checkpoint_runs_in_another_order_of_its_blocks(caplog):
         "encoder.loop: runs at depth 4 (0 1 1 2), trained at 5 (0 1 1 1 2)",
         "decoder.loop: runs at depth 4 (0 0 0 1), trained at 3 (0 0 1)",
     ]
-    with at_depths(dict(zip(models.loops(trained), (4, 4)))):
+    with at_depths(trained, {"encoder": 4, "decoder": 4}):
         torch.testing.assert_close(used(*batch)[0], trained(*batch)[0], rtol=0, atol=0)
 
 

@@ -1,5 +1,7 @@
 """Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files rejected by name."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,12 @@ def test_bad_files_are_rejected_by_name(file, data, tmp_path):
 def test_a_missing_file_is_called_missing(file, tmp_path):
     with pytest.raises(OSError, match=rf"^{tmp_path / file}: cannot be read as speech: (no such file|File not found)"):
         audio_utils.get_features_or_waveform(str(tmp_path / file), use_sample_rate=16000)
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.wav")
+    with pytest.raises(OSError, match=f"^{tmp_path}/pipe.wav: cannot be read as speech: not a file"):
+        audio_utils.get_features_or_waveform(str(tmp_path / "pipe.wav"), use_sample_rate=16000)
 
 
 def test_a_bad_file_is_named_once(tmp_path, caplog):

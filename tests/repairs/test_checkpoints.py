@@ -52,6 +52,27 @@ def test_types_of_a_broadcast_are_not_allowed_in_files(tmp_path):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
+def test_a_model_without_end_is_not_built(trained_once, tmp_path):
+    data, path = trained_once("transformer")
+    state = load_safely(path)
+    state["cfg"]["model"].encoder_layers = 10**9
+    torch.save(state, tmp_path / "endless.pt")
+    for load in (load_safely, lambda path: upstream.use("generate", data, path)):
+        with pytest.raises(ValueError, match=f"^{tmp_path}/endless.pt: encoder_layers=1000000000: must be <= 10000$"):
+            load(tmp_path / "endless.pt")
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "/nowhere"])
+def test_a_trained_model_reads_no_embedding(file, trained_once, tmp_path):
+    data, path = trained_once("transformer")
+    state = load_safely(path)
+    state["cfg"]["model"].encoder_embed_path = state["cfg"]["model"].decoder_embed_path = file
+    torch.save(state, tmp_path / "model.pt")
+    flags = ("--max-len-b", "4", "--gen-subset", "valid")
+    expected, found = (upstream.use("generate", data, each, *flags)[1] for each in (path, tmp_path / "model.pt"))
+    assert upstream.translations(found) == upstream.translations(expected)
+
+
 def test_a_broadcast_keeps_what_modules_note():
     weights, tensors = nn.Sequential(nn.BatchNorm1d(3)).state_dict(), []
     assert weights._metadata["0"]["version"] == 2

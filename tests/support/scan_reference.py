@@ -15,14 +15,15 @@ from recurrence.papers.kausik import RecurrentBlock
 def plain_block(block: RecurrentBlock, x: Tensor) -> Tensor:
     """The block, causal and with dropout in training: (B, T, C) -> (B, T, C)."""
     drop = functools.partial(F.dropout, training=block.training)
-    rate = block.self_attn.dropout if block.training else 0.0
+    attention, ffn, rate = block.self_attn, block.ffn, block.sublayer.dropout.p
     norm = functools.partial(F.layer_norm, normalized_shape=(x.size(-1),), eps=1e-5)
-    qkv = F.linear(norm(x, weight=block.norms[0].weight), block.self_attn.qkv.weight)
-    q, k, v = (part.unflatten(-1, (block.self_attn.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate).transpose(1, 2).flatten(2)
-    x = x + drop(F.linear(y, block.self_attn.out.weight), block.sublayer.dropout)
-    hidden = block.ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), block.ffn.up.weight))
-    return x + drop(F.linear(drop(hidden, block.ffn.dropout), block.ffn.down.weight), block.sublayer.dropout)
+    qkv = F.linear(norm(x, weight=block.norms[0].weight), attention.qkv.weight)
+    q, k, v = (part.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    of_weights = attention.dropout.p if block.training else 0.0
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=of_weights).transpose(1, 2).flatten(2)
+    x = x + drop(F.linear(y, attention.out.weight), rate)
+    hidden = ffn.activation(F.linear(norm(x, weight=block.norms[1].weight), ffn.up.weight))
+    return x + drop(F.linear(drop(hidden, ffn.dropout.p), ffn.down.weight), rate)
 
 
 def published(block: RecurrentBlock, x: Tensor, as_published_end: bool = False) -> Tensor:

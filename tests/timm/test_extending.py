@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 
-from recurrence.block import DropPath
 from tests.support import vision
 from tests.support.guide import GUIDE, files_crossed, imported_example
 from tests.support.vision import timm
+from timm_plugin._layers import DropPath
 
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "timm_plugin.scaled_vit": "ScaledConfig"}
 SMALL = {**vision.STACK, "num_classes": vision.CLASSES}
@@ -41,13 +41,15 @@ def test_the_example_is_a_model_of_timms(example, tmp_path):
 
 def test_the_example_has_the_options_of_every_vit(example):
     model = scaled(depth_range=(1, 3), drop_path_rate=0.2, first_scale=0.5).train()
-    assert [module.rate for module in model.modules() if isinstance(module, DropPath)] == pytest.approx([0, 0.1, 0.2])
+    assert [module.drop_prob for module in model.modules() if isinstance(module, DropPath)] == pytest.approx(
+        [0, 0.1, 0.2]
+    )
     assert torch.equal(model.loop.own[1].scales[0], torch.full((32,), 0.5))
     depths = set()
     for update in range(12):
         model.set_num_updates(update)
         model(vision.images(model)).sum().backward()
-        depths.add(len(model.loop.running))
+        depths |= {*model.depths()}
     assert depths == {1, 2, 3}
     assert all(parameter.grad is not None for parameter in model.parameters())
 

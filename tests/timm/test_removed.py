@@ -17,17 +17,17 @@ from timm_plugin._removed import OF_TRAINING, REMOVED
 SHAPE = {**vision.STACK, "num_classes": 2}
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_argument_is_named(name):
-    with pytest.raises(ValueError, match=f"^{name}=4: was removed: {re.escape(REMOVED[name])}$"):
-        timm.create_model("recursive_deit_tiny", **{name: 4})
-    vision.fresh("recursive_deit_tiny", **{name: None})  # as a saved model may say
+@pytest.mark.parametrize("option", REMOVED)
+def test_a_removed_argument_is_named(option):
+    with pytest.raises(ValueError, match=f"^{option}=4: was removed: {re.escape(REMOVED[option])}$"):
+        timm.create_model("recursive_deit_tiny", **{option: 4})
+    vision.fresh("recursive_deit_tiny", **{option: None})  # as a saved model may say
 
 
-@pytest.mark.parametrize("name", OF_TRAINING)
-def test_a_training_checkpoint_may_have_steered_its_training(tmp_path, name):
+@pytest.mark.parametrize("option", OF_TRAINING)
+def test_a_training_checkpoint_may_have_steered_its_training(tmp_path, option):
     model = timm.create_model("uit", **SHAPE)
-    args = Namespace(model="uit", model_kwargs={**SHAPE, name: 4}, num_classes=2)
+    args = Namespace(model="uit", model_kwargs={**SHAPE, option: 4}, num_classes=2)
     torch.save(dict(arch="uit", args=args, state_dict=model.state_dict()), tmp_path / "last.pth.tar")
     loaded = checkpoints.load(tmp_path / "last.pth.tar")
     assert torch.equal(loaded.loop.blocks[0].ffn.up.weight, model.loop.blocks[0].ffn.up.weight)

@@ -18,7 +18,7 @@ from timm.data.readers import reader_wds
 from timm.models import _helpers
 from timm.utils import CheckpointSaver
 
-from recurrence import gemm
+from recurrence.private_torch import CACHES
 from tests.support import cli
 from timm_plugin import checkpoints, repairs
 
@@ -59,7 +59,7 @@ print([owner for owner, name in before if after[owner, name] is not before[owner
 
 
 def test_importing_registers_models_and_changes_nothing_else():
-    names = {key: value for key, value in os.environ.items() if key not in gemm.CACHES}
+    names = {key: value for key, value in os.environ.items() if key not in CACHES}
     command = [sys.executable, "-c", IMPORTED]
     found = subprocess.run(command, capture_output=True, text=True, env=names, cwd=cli.REPOSITORY)
     assert not found.returncode, found.stderr
