@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_plugin.elastic import DepthConfig, shown_flag
 from fairseq_plugin.options import ConfiguredModel
 
 
@@ -76,10 +78,12 @@ def _check(arch: str, options: dict[str, Any]) -> None:
 
 def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Splits flags of `fairseq-train` into the model's options, by name, and all other flags."""
-    parser = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    values, others = parser.parse_known_args(list(flags))
-    return vars(values), others
+    depth, model = (ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False) for _ in range(2))
+    gen_parser_from_dataclass(depth, DepthConfig(), delete_default=True)
+    ARCH_MODEL_REGISTRY[arch].add_args(model)
+    of_criterion, flags = depth.parse_known_args(list(flags))  # which the model would reject
+    values, others = model.parse_known_args(flags)
+    return vars(values), [*others, *(shown_flag(name, value) for name, value in vars(of_criterion).items())]
 
 
 def numbered_dictionary(symbols: int) -> Dictionary:
