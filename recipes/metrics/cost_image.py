@@ -60,10 +60,10 @@ def published_ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[st
     return ringformer_flops(module, *inputs)
 
 
-def _multiplied_out(signal: LevelSignal, layer: Callable[[Tensor], Tensor], x: Tensor, source: Tensor) -> Tensor:
-    """As `LevelSignal.forward`, with M of each target multiplied out; a signal before the layer has one target."""
-    signals = [((up.T @ down) @ source[..., None]).squeeze(-1) for up, down in zip(signal.up, signal.down)]
-    return layer(x + signals[0]) if signal.before else layer(x) + torch.cat(signals, dim=-1)
+def _multiplied_out(signal: LevelSignal, x: Tensor) -> Tensor:
+    """M x of every target, M multiplied out, target by target: (..., C) -> (..., K * out)."""
+    factors = zip(signal.up, signal.down)
+    return torch.cat([((up.T @ down) @ x[..., None]).squeeze(-1) for up, down in factors], dim=-1)
 
 
 def _elements(scale: int) -> Callable:
