@@ -9,7 +9,8 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin import compare
-from fairseq_plugin.controls import control_flags, more_heads
+from fairseq_plugin.controls import control_flags, more_heads, unshared_flags
+from fairseq_plugin.elastic import loops_by_side
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
 from recurrence import count
@@ -45,7 +46,7 @@ def controls(arch, *flags, names=tuple(ROWS)):
 def test_controls_of_every_looped_architecture(arch):
     bands = ["--decoder-embed-dim", "64"] if arch.endswith(("_lm", "_lm_large")) else []  # the last needs a column
     args, rows, flags = controls(arch, *bands)
-    looped, once, storage, narrow, deep = (rows[name].loops_by_side() for name in ROWS if name != "time")
+    looped, once, storage, narrow, deep = (loops_by_side(rows[name]) for name in ROWS if name != "time")
     for side, loop in looped.items():
         blocks = tuple(range(len(loop.blocks)))
         assert once[side].order == storage[side].order == blocks
@@ -73,7 +74,7 @@ def test_what_has_no_loop_over_depth_is_rejected(arch):
 @pytest.mark.parametrize(
     ("arch", "flags"),
     [
-        ("ringformer_base", "--mixed-depth --depth-range 1-2 --dropout 0 --attention-signal before"),
+        ("ringformer_base", "--dropout 0 --attention-signal before"),
         ("universal", "--init admin"),
         ("cycle", "--encoder-order 0,1,1,2 --decoder-order 0,0"),
         ("ilr_small", "--block-loops 3 --inject-embedding --inject-adapter"),
@@ -86,9 +87,18 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
     control = options(*arch_and_flags(words["once"]))
     for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
         assert getattr(control, name, None) == getattr(args, name, None)
-    assert not {"depth_range", "inject_embedding", "inject_adapter"} & {
+    assert not {"inject_embedding", "inject_adapter"} & {
         name for name, value in vars(control).items() if value not in (None, False)
     }
+
+
+def test_controls_run_at_one_depth():
+    arch, criterion = "ringformer_base", ["--criterion", "elastic_cross_entropy", "--label-smoothing", "0.1"]
+    words = ["--arch", arch, *criterion, "--mixed-depth", "--depth-range", "1-2", "--depth-warmup-updates=9"]
+    args = models.saved_options(arch)
+    flags = unshared_flags(args, [*words, "--pass-loss", "1"], {"encoder": 1, "decoder": 1})
+    assert flags[:4] == criterion
+    assert not [word for word in flags if "depth" in word or "pass-loss" in word]
 
 
 def test_heads_of_both_sides_grow_in_proportion():

@@ -71,7 +71,7 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
         ("ringformer_base", "encoder_embed_dim", "six", "--encoder-embed-dim=six: must be a whole number"),
         ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
         ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
-        ("ringformer_base", "depth_range", 3, "--depth-range=3: must be a text"),
+        ("ringformer_base", "encoder_embed_path", 3, "--encoder-embed-path=3: must be a text"),
         ("ringformer_base", "position_table", "sines", "position_table=sines: must be one of"),
         ("s2t_cycle", "share_all_embeddings", True, "share_all_embeddings=True: not an option of s2t_cycle, for which"),
         ("ilr_small", "adaptive_input_cutoff", "8,14", "adaptive_input_cutoff=8,14: not an option of ilr_small, for"),
