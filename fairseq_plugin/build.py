@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_plugin.elastic import DepthConfig, shown_flag
 from fairseq_plugin.options import ConfiguredModel
 
 
