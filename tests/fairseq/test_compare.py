@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -9,7 +10,8 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin import compare
-from fairseq_plugin.controls import control_flags, more_heads
+from fairseq_plugin.controls import TextControls
+from fairseq_plugin.elastic import loops_by_side
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
 from recurrence import count
@@ -37,15 +39,17 @@ def controls(arch, *flags, names=tuple(ROWS)):
     """The models of these rows."""
     words = ["--arch", arch, *models.tiny_flags(arch, *flags)]
     args = models.saved_options(arch, *flags)
-    flags = control_flags(args, words, built(words), built, names)
-    return args, {name: built(row) for name, row in flags.items()}, flags
+    derived = TextControls(args, words, built(words), Mock(side_effect=built))
+    flags = derived.flags(names)
+    assert derived.build.call_count <= 12, "six for each width"
+    return args, {name: built(row) for name, row in flags.items() if name != "time"}, flags
 
 
 @pytest.mark.parametrize("arch", LOOPED)
 def test_controls_of_every_looped_architecture(arch):
     bands = ["--decoder-embed-dim", "64"] if arch.endswith(("_lm", "_lm_large")) else []  # the last needs a column
     args, rows, flags = controls(arch, *bands)
-    looped, once, storage, narrow, deep = (rows[name].loops_by_side() for name in ROWS if name != "time")
+    looped, once, storage, narrow, deep = (loops_by_side(rows[name]) for name in ROWS if name != "time")
     for side, loop in looped.items():
         blocks = tuple(range(len(loop.blocks)))
         assert once[side].order == storage[side].order == blocks
@@ -73,7 +77,7 @@ def test_what_has_no_loop_over_depth_is_rejected(arch):
 @pytest.mark.parametrize(
     ("arch", "flags"),
     [
-        ("ringformer_base", "--mixed-depth --depth-range 1-2 --dropout 0 --attention-signal before"),
+        ("ringformer_base", "--dropout 0 --attention-signal before"),
         ("universal", "--init admin"),
         ("cycle", "--encoder-order 0,1,1,2 --decoder-order 0,0"),
         ("ilr_small", "--block-loops 3 --inject-embedding --inject-adapter"),
@@ -86,14 +90,22 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
     control = options(*arch_and_flags(words["once"]))
     for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
         assert getattr(control, name, None) == getattr(args, name, None)
-    assert not {"depth_range", "inject_embedding", "inject_adapter"} & {
+    assert not {"inject_embedding", "inject_adapter"} & {
         name for name, value in vars(control).items() if value not in (None, False)
     }
 
 
+def test_a_control_has_the_criterion_of_elastic_depth_without_a_depth():
+    words = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy", "--mixed-depth", "--depth-range=1-2"]
+    looped = TextControls(models.saved_options(cli.ARCH), words, models.on_meta(cli.ARCH), built)
+    once = looped.unshared({"encoder": 1, "decoder": 1})
+    assert once[:2] == ["--criterion", "elastic_cross_entropy"]
+    assert not [word for word in once if "depth" in word]
+
+
 def test_heads_of_both_sides_grow_in_proportion():
-    args = options("ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8")
-    found = more_heads(args, {"encoder": 1, "decoder": 1}, 1, 7)
+    words = ["ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8"]
+    found = TextControls(options(*words), ["--arch", *words], models.on_meta(*words), built).more_heads(1, 7)
     sizes = dict(embed_dim=640, ffn_embed_dim=2567)
     widths = {f"{side}_{name}": size for side in models.SIDES for name, size in sizes.items()}
     assert found == {**widths, "encoder_attention_heads": 5, "decoder_attention_heads": 10}
@@ -174,7 +186,7 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     run(*words)
     runs = pd.read_csv(output / "runs.csv")
     assert list(runs["row"]) == ["looped", "once", "storage", "time"]
-    assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
+    assert runs[["score", "seconds", "decoding"]].notna().all(axis=None)
     looped, storage, longer = (runs[runs["row"] == name].iloc[0] for name in ("looped", "storage", "time"))
     assert longer["updates"] == max(1, round(storage["updates"] * looped["seconds"] / storage["seconds"]))
     assert storage["updates"] == 6
