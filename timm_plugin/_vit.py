@@ -121,16 +121,8 @@ class ViTConfig(ImageConfig):
         return self._sized(self.num_heads + steps, self.embed_dim // self.num_heads, hidden)
 
     def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """As :meth:`more_heads`, with as many heads; a step, which is negative, is two columns of each head.
-
-        Raises:
-            ValueError: if a head would have no column.
-        """
-        from recurrence.comparison.rows import check_narrower
-
-        columns = self.embed_dim // self.num_heads + 2 * steps
-        check_narrower(columns)
-        return self._sized(self.num_heads, columns, hidden)
+        """As :meth:`more_heads`, with as many heads; a step, which is negative, is two columns of each head."""
+        return self._sized(self.num_heads, self.embed_dim // self.num_heads + 2 * steps, hidden)
 
     def _sized(self, heads: int, head_width: int, hidden: int) -> dict[str, Any]:
         width = heads * head_width

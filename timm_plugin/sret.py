@@ -192,14 +192,8 @@ class SReTConfig(ImageConfig):
         """As :meth:`more_heads`, with as many heads.
 
         A step, which is negative, is the smallest that keeps the width even and heads whole.
-
-        Raises:
-            ValueError: if a head would have no column.
         """
-        from recurrence.comparison.rows import check_narrower
-
         whole = lcm(2, *(heads // gcd(heads, 2**stage) for stage, heads in enumerate(self.num_heads)))
-        check_narrower(self.embed_dim + whole * steps)
         return self._sized(self.embed_dim + whole * steps, hidden)
 
     def _sized(self, width: int, hidden: int) -> dict[str, Any]:

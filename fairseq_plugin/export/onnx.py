@@ -81,6 +81,9 @@ class Step(nn.Module):
     def __init__(self, model: nn.Module, shared: Sequence[int]):
         super().__init__()
         self.decoder, self.shared = model.decoder, shared  # the context of each pass
+        self.embedding = (
+            model.decoder.embed_tokens
+        )  # a decoder only borrows the encoder's, and a graph stores constants
 
     def forward(self, tokens: Tensor, past: Tensor, contexts: Tensor | None = None, source: Tensor | None = None):
         decoder, state, memory = self.decoder, Past(past), {}
@@ -141,6 +144,7 @@ class Graph:
     dynamic: list[dict[int, str]]
 
 
+@torch.no_grad()
 def graphs(model: nn.Module) -> list[Graph]:
     """Those of an encoder-decoder: the encoder, and a step of the decoder; of a language model: a step."""
     stack = getattr(model.decoder, "stack", None)
