@@ -44,13 +44,12 @@ def generation(model, cached: bool):
     if cached:
         with torch.no_grad():
             model.eval().decoder(tokens[:, : LENGTH - TOKENS], incremental_state=state)
-        text, stack = state["recurrence"], state["recurrence"].stack
+        text = state[model.decoder.KEY]
 
     @torch.no_grad()
     def following():
         if cached:
-            stack.rewind(LENGTH - TOKENS)  # discards what the last call has read
-            text.length = LENGTH - TOKENS
+            text.length = text.stack.cache.length = LENGTH - TOKENS  # what the last call has read is written over
             steps = [model.decoder(tokens[:, : end + 1], incremental_state=state)[0] for end in ENDS]
         else:
             steps = [model.eval().decoder(tokens[:, : end + 1], features_only=True)[0][:, -1:] for end in ENDS]

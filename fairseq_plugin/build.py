@@ -76,8 +76,9 @@ def _check(arch: str, options: dict[str, Any]) -> None:
 
 def given_options(arch: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Splits flags of `fairseq-train` into the model's options, by name, and all other flags."""
-    parser = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    parser, model = ArgumentParser(argument_default=SUPPRESS, allow_abbrev=False), ARCH_MODEL_REGISTRY[arch]
+    add_options = model.add_options if issubclass(model, ConfiguredModel) else model.add_args
+    add_options(parser)
     values, others = parser.parse_known_args(list(flags))
     return vars(values), others
 

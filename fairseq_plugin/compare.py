@@ -29,6 +29,7 @@ from torch import nn
 import fairseq_plugin
 from fairseq_plugin.controls import TextControls
 from fairseq_plugin.depth import given_task_actions
+from fairseq_plugin.elastic import ElasticCrossEntropy
 from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, python_step, without
@@ -237,9 +238,12 @@ def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None
     cfg = convert_namespace_to_omegaconf(args)
     cfg.distributed_training.distributed_world_size = 1
     try:
-        Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).lr_step_begin_epoch(1)
+        criterion = task.build_criterion(cfg.criterion)
+        Trainer(cfg, task, model, criterion).lr_step_begin_epoch(1)
     except AssertionError as error:
         raise ValueError(f"fairseq-train: {error}") from None
+    if isinstance(criterion, ElasticCrossEntropy) and criterion.given:
+        criterion.training_depths(model)  # which training would only check in its first update
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -46,8 +46,8 @@ class TextControls(Controls):
         family = ARCH_MODEL_REGISTRY[arch]
         both = family.options.known().keys() & looped.options.known().keys()
         wanted = {name: getattr(self.args, name) for name in both} | derived | sizes
-        parser = ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
-        looped.add_args(parser)
+        parser = ArgumentParser(add_help=False, allow_abbrev=False)
+        looped.add_options(parser)
         gen_parser_from_dataclass(parser, DepthConfig())  # which an unshared model has no use for
         parser.add_argument("--arch", "-a")
         _, others = parser.parse_known_args(self.words)

@@ -4,15 +4,18 @@ Usage::
 
     python -m fairseq_plugin.convert unshare looped.pt unshared.pt
     python -m fairseq_plugin.convert hf looped.pt FOLDER --sentencepiece-model pieces.model
+    python -m fairseq_plugin.convert onnx looped.pt FOLDER --sentencepiece-model pieces.model --int8
 
-See :mod:`fairseq_plugin.export.unshare` and :mod:`~fairseq_plugin.export.hugging_face`.
+See :mod:`fairseq_plugin.export.unshare`, :mod:`~fairseq_plugin.export.hugging_face` and
+:mod:`~fairseq_plugin.export.onnx`.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +101,13 @@ def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     hf = command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
+    onnx = command.add_paths(commands.add_parser("onnx", help="any model of text, served without torch and fairseq"))
     found = "a dictionary, or its folder (default: the data named in the checkpoint, or if it names none, IN's folder)"
-    hf.add_argument("--dictionary", type=Path, metavar="PATH", help=found)
     split = "the sentencepiece model of the training text (default: split at spaces)"
-    hf.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help=split)
+    for kind in (hf, onnx):
+        kind.add_argument("--dictionary", type=Path, metavar="PATH", help=found)
+        kind.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help=split)
+    onnx.add_argument("--int8", action="store_true", help="store matrices and embeddings in eight bits")
     args = parser.parse_args(arguments)
     try:
         if args.input.resolve() == args.output.resolve():
@@ -109,9 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not args.input.is_file():
             raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
-        if args.command == "hf":
+        if args.command in ("hf", "onnx"):
             data = args.dictionary or Path(_data(state) or args.input.parent)
-            write_hugging_face(state, args.output, data, args.sentencepiece_model)
+            if args.command == "hf":
+                write_hugging_face(state, args.output, data, args.sentencepiece_model)
+            else:
+                write_onnx(state, args.output, data, args.sentencepiece_model, args.int8)
             return
         state = unshare_checkpoint(state)
         args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -133,17 +142,50 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
     Raises:
         ValueError: naming the option, the file or the architecture.
     """
+    with _new_folder(folder) as new:
+        args = _model_options(state)
+        config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
+        dictionaries = _load_dictionaries(state, dictionary, config["model_type"] == "fsmt")
+        hugging_face.write(new, config, weights, dictionaries, pieces)
+    logger.info("wrote %s (%s), %s", folder, config["architectures"][0], _sizes(state, folder))
+
+
+def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Path | None, int8: bool) -> None:
+    """As :func:`write_hugging_face`, for :mod:`fairseq_plugin.serve`; int8: with weights in eight bits.
+
+    Raises:
+        ValueError: naming the option, the file or the architecture, or what is not installed.
+    """
+    try:
+        from fairseq_plugin.export import onnx  # imported here because others need neither onnx nor onnxruntime
+    except ImportError as error:
+        raise ValueError(f"{error}: pip install onnx onnxscript onnxruntime") from None
+    with _new_folder(folder) as new:
+        args = _model_options(state)
+        model = upstream.build(args, state["model"])
+        onnx.check(model, args)
+        new.mkdir()
+        dictionaries = _load_dictionaries(state, dictionary, hasattr(model, "encoder"))
+        onnx.write(model, args, new, dictionaries, pieces, int8)
+    logger.info("wrote %s, %s", folder, _sizes(state, folder))
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """The place of a folder that becomes this one once it is complete. Raises ValueError if that exists."""
     if folder.exists():
         raise ValueError(f"OUT={folder}: must not exist yet")
-    args = _model_options(state)
-    config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
-    files = _dictionaries(state, dictionary, config["model_type"] == "fsmt")
-    dictionaries = [_load_dictionary(path) for path in files]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        hugging_face.write(Path(parent) / "model", config, weights, dictionaries, pieces)
+        yield Path(parent) / "model"
         (Path(parent) / "model").rename(folder)
-    logger.info("wrote %s (%s)", folder, config["architectures"][0])
+
+
+def _sizes(state: dict[str, Any], folder: Path) -> str:
+    """The bytes of a checkpoint's weights, each counted once, and of the files of a folder."""
+    stored = {tensor.data_ptr(): tensor.numel() * tensor.itemsize for tensor in state["model"].values()}
+    written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{sum(stored.values()) / 1e6:.2f} MB of weights in {written / 1e6:.2f} MB"
 
 
 def _data(state: dict[str, Any]) -> str:
@@ -165,6 +207,10 @@ def _dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> li
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
     return found
+
+
+def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Dictionary]:
+    return [_load_dictionary(path) for path in _dictionaries(state, data, is_translation)]
 
 
 def _load_dictionary(path: Path) -> Dictionary:

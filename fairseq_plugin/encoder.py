@@ -57,20 +57,23 @@ class LoopedEncoder(FairseqEncoder):
             without padding, `encoder_states` P times (S, B, C) or [].
         """
         x, padding = self.embed(src_tokens, src_lengths)
+        x, states = self.run(x, padding, return_all_hiddens)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [] if padding is None else [padding],
+            "encoder_states": [state.transpose(0, 1) for state in states],
+        }
+
+    def run(self, x: Tensor, padding: Tensor | None, keep_states: bool = False) -> tuple[Tensor, list[Tensor]]:
+        """From the input of the stack to its output, (B, S, C) -> the same, and the states after each pass, if kept."""
         mask = None if padding is None else padding_bias(padding, like=x)
         arguments = self.positions.arguments(self.loop, x, mask, passes=self.passes)
         if self.level_table is not None:
             depth = len(self.loop.indices(self.passes))
             arguments["levels"] = self.level_table.levels(depth, x.size(1), padding, 0, x)
-        states: list[Tensor] | None = [] if return_all_hiddens else None
+        states: list[Tensor] | None = [] if keep_states else None
         x = self.loop(x, self.passes, states=states, **arguments)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        return {
-            "encoder_out": [x.transpose(0, 1)],
-            "encoder_padding_mask": [] if padding is None else [padding],
-            "encoder_states": [state.transpose(0, 1) for state in states or ()],
-        }
+        return x if self.layer_norm is None else self.layer_norm(x), states or []
 
     def embed(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The input of the stack, (B, S, C), and its padding (B, S), None without any, so that no pass needs a mask."""

@@ -236,12 +236,17 @@ class ConfiguredModel(nn.Module):
     num_updates: int | None = None
 
     @classmethod
-    def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds the command-line options, without defaults, which would override presets.
-
-        And those of depth, only to say what they need; their criterion replaces them.
-        """
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds the command-line options, without defaults, which would override presets."""
         gen_parser_from_dataclass(parser, cls.options(), delete_default=True)
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds what fairseq's command line needs: the options, those that were removed, and those of the criterion.
+
+        The last two only say what to use instead; the criterion replaces its own.
+        """
+        cls.add_options(parser)
         removed = cls.options.removed()
         reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
         for name in DEPTH_OPTIONS:

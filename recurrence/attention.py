@@ -79,8 +79,8 @@ class SelfAttention(Attention):
             x: (B, T, C).
             qkv: (B, T, 3 C), queries, keys and values, if the caller has projected x.
             self_bias: added to the scores, broadcastable to (B, H, T, S).
-            causal: each token only sees itself and earlier tokens. If the slot already holds tokens, this has no
-                effect: a single new token sees them all, and several need a bias.
+            causal: each token only sees itself and earlier tokens. Not if the slot already holds tokens: a single new
+                token sees them all, and several need a bias.
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
             distance_keys: (H, C/H, M), see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
@@ -92,7 +92,6 @@ class SelfAttention(Attention):
             q, k = rotate(stacked[:2], *rotary).unbind(0)
         if slot is not None:
             k, v = slot(stacked[1:] if rotary is None else torch.stack([k, v]))
-            causal = causal and q.size(2) == k.size(2)
         if distance_keys is not None:
             q, scores = self.relative(q, distance_keys, k.size(2))
             self_bias, causal = scores if self_bias is None else scores + self_bias, False

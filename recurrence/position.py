@@ -107,7 +107,7 @@ def positions(padding: Tensor) -> Tensor:
 
     Padding before the sentence gets 0; padding after it continues the count, as in the published code.
     """
-    before = padding.cumprod(dim=1).sum(dim=1, keepdim=True)
+    before = (~padding).cumsum(dim=1).eq(0).sum(dim=1, keepdim=True)
     return (torch.arange(padding.size(1), device=padding.device) - before).clamp_(min=0)
 
 
@@ -133,7 +133,12 @@ class Table(nn.Module):
         return self._at_least(length + self.offset, like)[self.offset : self.offset + length]
 
     def _at_least(self, size: int, like: Tensor) -> Tensor:
-        """At least so many rows; cached, except in a compiled graph, whose tensors may live in memory of its own."""
+        """At least so many rows; cached, except in a compiled graph, whose tensors may live in memory of its own.
+
+        An exported graph computes as many as it needs, as their number may change.
+        """
+        if torch.compiler.is_exporting():
+            return self.function(size, self.width).to(like)
         rows = self._rows
         if rows.size(0) < size or rows.dtype != like.dtype or rows.device != like.device:
             size = max(128, 1 << (size - 1).bit_length())
@@ -243,7 +248,7 @@ class AttentionPositions(nn.Module):
         needs_mask = padding is not None or (several and (self.adds_bias or start > 0))
         mask = causal_bias(start + x.size(1), x, padding, start) if needs_mask else None
         arguments = self.arguments(loop, x, mask, start, kept, passes)
-        return dict(arguments, causal=arguments["self_bias"] is None)
+        return dict(arguments, causal=several and arguments["self_bias"] is None)
 
 
 class Rotary(AttentionPositions):

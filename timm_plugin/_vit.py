@@ -32,7 +32,6 @@ class ViTConfig(ImageConfig):
 
     Args:
         patch_size: side of a patch.
-        global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
         embed_dim: C.
         depth: number of passes, or of stored blocks where the family has `loops`, or with an `order`.
         num_heads: H, a divisor of C.
@@ -46,8 +45,8 @@ class ViTConfig(ImageConfig):
             blocks, then follows from it.
     """
 
-    patch_size: int = option(16, least=1)
     global_pool: str = "token"
+    patch_size: int = option(16, least=1)
     embed_dim: int = 768
     depth: int = option(12, least=1)
     num_heads: int = 12
@@ -239,7 +238,8 @@ class LoopedVisionTransformer(ImageModel):
         """See :meth:`ImageModel.encode_depths`; with `pass_loss`, the last pass, then earlier ones."""
         if not self.config.pass_loss:
             return super().encode_depths(x)
-        depth, states = self.training_depths[0], []
+        depth = self.training_depths[0]
+        states: list[Tensor] = []
         passes = depth.depth(self.num_updates)
         x = self.loop(x, passes, self.levels(passes), states=states)
         return [self.norm(state) for state in (x, *(states[stop - 1] for stop in depth.stops(self.num_updates)))]

@@ -59,7 +59,6 @@ class SReTConfig(ImageConfig):
     defaults.
 
     Args:
-        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last stage.
         stem: "conv" for three convolutions, "patch" for PiT's overlapping patches.
         class_token: add a class token before the tokens of the map; needs global attention.
         embed_dim: C of the first stage; each stage doubles it.
@@ -81,7 +80,6 @@ class SReTConfig(ImageConfig):
             all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
     """
 
-    global_pool: str = "avg"
     stem: str = option("conv", choices=tuple(STEMS))
     class_token: bool = False
     embed_dim: int = option(64, least=1)

@@ -74,9 +74,9 @@ class KausikRecurrence(LanguageModel):
     options = KausikRecurrenceOptions
 
     @classmethod
-    def add_args(cls, parser):
+    def add_options(cls, parser):
         """Also adds the option to untie the output matrix, which is tied by default."""
-        super().add_args(parser)
+        super().add_options(parser)
         parser.add_argument(
             "--no-share-decoder-input-output-embed",
             dest="share_decoder_input_output_embed",

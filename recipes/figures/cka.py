@@ -94,9 +94,9 @@ def evaluate(model: nn.Module, *inputs: Tensor, **named: Tensor) -> None:
     model(*inputs, **named)
 
 
-def layer_ends(loop: Loop) -> list[int]:
-    """Which of the passes that a loop runs end a layer: all but those with an FFN alone behind them."""
-    attends = [loop.blocks[loop.order[index]].self_attn is not None for index in loop.running]
+def layer_ends(loop: Loop, passes: int | None = None) -> list[int]:
+    """Which of so many passes, or of all, end a layer: all but those with an FFN alone behind them."""
+    attends = [loop.blocks[loop.order[index]].self_attn is not None for index in loop.indices(passes)]
     return [number for number, next_attends in enumerate([*attends[1:], True]) if next_attends]
 
 
@@ -112,7 +112,7 @@ def text_layers(run: TextRun, samples: int, batch: int, split: str) -> Iterator[
             for name, passes in states.items():
                 side = name.partition(".")[0]
                 kept = tokens[side].ne(pad)
-                sides[side] = [passes[number][kept] for number in layer_ends(loops[name])]
+                sides[side] = [passes[number][kept] for number in layer_ends(loops[name], len(passes))]
             yield sides
 
 

@@ -14,10 +14,8 @@ import torch
 from arguments import parser, print_scores
 from fairseq import checkpoint_utils
 
-import fairseq_plugin  # noqa: F401  (registers models and tasks)
+from fairseq_plugin.elastic import at_depths
 from fairseq_plugin.tasks.automaton import AutomatonTask, question
-from recurrence.elastic import at_depths
-from recurrence.loop import named_loops
 
 
 def load(path: str) -> tuple[torch.nn.Module, AutomatonTask]:
@@ -43,9 +41,9 @@ def predicted(
     model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int, batch: int = 256
 ) -> np.ndarray:
     """The rows (texts, cells) that many steps later, as the model predicts them."""
-    depths = dict.fromkeys(named_loops(model).values(), steps) if task.cfg.pass_steps else {}
+    depths = {"decoder": steps} if task.cfg.pass_steps else {}
     device, found = next(model.parameters()).device, []
-    with at_depths(depths):
+    with at_depths(model, depths):
         for part in question(rows, 1 if task.cfg.pass_steps else steps).split(batch):
             logits = model(part.to(device))[0]
             found.append(logits[:, 1:].argmax(-1).cpu().numpy())

@@ -61,9 +61,9 @@ def published_ringformer_flops(module: nn.Module, *inputs: Tensor) -> Counter[st
 
 
 def _multiplied_out(signal: LevelSignal, x: Tensor) -> Tensor:
-    """M x of every target, M multiplied out, target by target: (N, C) -> (K, N, out)."""
+    """M x of every target, M multiplied out, target by target: (..., C) -> (..., K * out)."""
     factors = zip(signal.up, signal.down)
-    return torch.stack([((up.T @ down) @ x[..., None]).squeeze(-1) for up, down in factors])
+    return torch.cat([((up.T @ down) @ x[..., None]).squeeze(-1) for up, down in factors], dim=-1)
 
 
 def _elements(scale: int) -> Callable:

@@ -30,7 +30,9 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
         tokens = torch.zeros(1, text, dtype=torch.long)
 
     def loss():
-        logits = model.output_layer(model.decoder.stack(model.decoder.inputs(tokens, None)))
+        decoder = model.decoder
+        x = decoder.run(decoder.inputs(decoder.embed_tokens(tokens), None), None, None, None)
+        logits = decoder.output_layer(decoder.finish(x))
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
     return {"params": stored(model), "forward": flops(loss), "both": flops(lambda: loss().backward())}

@@ -60,7 +60,18 @@ class LevelSignal(nn.Module):
         """M of every target, multiplied out: (K, out, C)."""
         return self.full if self.rank is None else self.up.transpose(1, 2) @ self.down
 
-    def forward(self, layer: Callable[[Tensor], Tensor], x: Tensor, source: Tensor) -> Tensor:
+    def forward(self, source: Tensor) -> Tensor:
+        """M of every target times the source: (B, T, C) -> (B, T, K * out), or (B, T, K * C) before the layer."""
+        if self.rank is None:
+            return F.linear(source, self.full.flatten(0, 1))
+        low = F.linear(source, self.down.flatten(0, 1))
+        if self.targets == 1:
+            return low @ self.up[0]
+        # One batched product of all targets.
+        stacked = low.unflatten(-1, (self.targets, -1)).flatten(0, -3).transpose(0, 1) @ self.up
+        return stacked.transpose(0, 1).flatten(1).unflatten(0, low.shape[:-1])
+
+    def project(self, layer: Callable[[Tensor], Tensor], x: Tensor, source: Tensor) -> Tensor:
         """`layer(x) + M source`, or `layer(x + M source)` with a signal before the layer.
 
         Args:
@@ -72,15 +83,7 @@ class LevelSignal(nn.Module):
         Returns:
             (B, T, K * out).
         """
-        if self.rank is None:
-            signal = F.linear(source, self.full.flatten(0, 1))
-        else:
-            low = F.linear(source, self.down.flatten(0, 1))
-            if self.targets == 1:
-                signal = low @ self.up[0]
-            else:  # one batched product of all targets
-                stacked = low.unflatten(-1, (self.targets, -1)).flatten(0, -3).transpose(0, 1) @ self.up
-                signal = stacked.transpose(0, 1).flatten(1).unflatten(0, low.shape[:-1])
+        signal = self(source)
         if not self.before:
             return layer(x) + signal
         if self.targets == 1:
@@ -147,21 +150,23 @@ class RingFormerBlock(Block):
         norms, add, drop = own.norms, own.residuals, own.drop_path
         attn, cross_attn, ffn = self.self_attn, self.cross_attn, self.ffn
         on_qkv, on_q, on_ffn = own.qkv_signal, own.cross_q_signal, own.ffn_signal
-        x = self.sublayer(x, lambda n: attn(n, on_qkv and on_qkv(attn.qkv, n, x), **attention), norms[0], add[0], drop)
+        x = self.sublayer(
+            x, lambda n: attn(n, on_qkv and on_qkv.project(attn.qkv, n, x), **attention), norms[0], add[0], drop
+        )
         if cross_attn is not None:
             x = self.sublayer(
-                x, lambda n: cross_attn(n, on_q and on_q(cross_attn.q, n, x), **cross), norms[1], add[1], drop
+                x, lambda n: cross_attn(n, on_q and on_q.project(cross_attn.q, n, x), **cross), norms[1], add[1], drop
             )
         norm = norms[-1]
         if self.pre_norm and on_ffn and on_ffn.before:  # as the published image models: added to the norm's input
-            return self.ffn_sublayer(x, ffn, lambda s: on_ffn(norm, s, s), add[-1], drop)
-        return self.ffn_sublayer(x, lambda n: ffn(n, on_ffn and on_ffn(ffn.up, n, x)), norm, add[-1], drop)
+            return self.ffn_sublayer(x, ffn, lambda s: on_ffn.project(norm, s, s), add[-1], drop)
+        return self.ffn_sublayer(x, lambda n: ffn(n, on_ffn and on_ffn.project(ffn.up, n, x)), norm, add[-1], drop)
 
     def contexts(self, memory: Tensor, passes: Sequence[RingFormerPass]) -> list[Tensor]:
         """See :meth:`recurrence.block.Block.contexts`; a pass with a signal on it has a projection of its own."""
         if passes[0].cross_kv_signal is None:
             return [self.cross_attn.kv(memory)] * len(passes)
-        return [own.cross_kv_signal(self.cross_attn.kv, memory, memory) for own in passes]
+        return [own.cross_kv_signal.project(self.cross_attn.kv, memory, memory) for own in passes]
 
 
 def ringformer(shape: Shape, order: Order, signals: Signals = NO_SIGNALS, **parts: Any) -> Loop:

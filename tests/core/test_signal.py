@@ -48,7 +48,7 @@ def test_projection_and_its_gradients(targets, out, rank, before, same_input, to
     x = torch.randn(*tokens, WIDTH, dtype=torch.float64, requires_grad=True)
     raw = x if same_input else torch.randn_like(x).requires_grad_()
     leaves = [x, *([] if same_input else [raw]), *signal.parameters(), *linear.parameters()]
-    results = [signal(linear, x, raw), reference(signal, linear, x, raw, out)]
+    results = [signal.project(linear, x, raw), reference(signal, linear, x, raw, out)]
     torch.testing.assert_close(*results)
     weights = torch.randn_like(results[0])
     gradients = [torch.autograd.grad((result * weights).sum(), leaves) for result in results]
@@ -59,9 +59,9 @@ def test_projection_and_its_gradients(targets, out, rank, before, same_input, to
 def test_the_layer_is_called_as_a_module_and_a_signal_before_it_calls_it_once_per_target(targets, out, rank, before):
     signal, linear = build(targets, out, rank, before)
     seen, x = [], torch.randn(2, 3, WIDTH, dtype=torch.float64)
-    expected = signal(linear, x, x)
+    expected = signal.project(linear, x, x)
     linear.register_forward_hook(lambda layer, inputs, y: seen.append(inputs[0]) or y + 1)
-    torch.testing.assert_close(signal(linear, x, x), expected + 1)
+    torch.testing.assert_close(signal.project(linear, x, x), expected + 1)
     assert len(seen) == (targets if before else 1)
     levels = torch.einsum("koi,bti->kbto", signal.matrix(), x)
     for target, given in enumerate(seen):
@@ -76,7 +76,7 @@ def test_signal_starts_at_zero(targets, out, rank, before):
         torch.randn(7, WIDTH),
     )
     assert not signal.matrix().any()
-    torch.testing.assert_close(signal(layer, x[None], x[None]), layer(x)[None])
+    torch.testing.assert_close(signal.project(layer, x[None], x[None]), layer(x)[None])
     assert rank is None or 0 < signal.down.abs().max() < 1e-5  # N(0, 1e-6)
 
 
@@ -103,11 +103,11 @@ def test_in_half_precision_it_is_the_plain_sum(before, autocast):
     """As in the published code: signal and projection are rounded, then their sum."""
     signal, layer = (part.float() for part in build(3, WIDTH, 2, before))
     x = torch.randn(2, 5, WIDTH)
-    exact = signal(layer, x, x)
+    exact = signal.project(layer, x, x)
     if not autocast:
         signal, layer, x = signal.bfloat16(), layer.bfloat16(), x.bfloat16()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = signal(layer, x, x)
+        found = signal.project(layer, x, x)
         low = x @ signal.down.flatten(0, 1).T
         levels = [low.chunk(3, dim=-1)[target] @ signal.up[target] for target in range(3)]
         if before:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
 
-from fairseq_plugin.elastic import elastic_criterion
+from fairseq_plugin.elastic import at_depths
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.automaton import START, AutomatonConfig, AutomatonTask, after
-from recurrence.elastic import at_depths
 from tests.support import cli, models
+from tests.support.elastic import criterion_of
 
 TINY = ["--decoder-embed-dim", "16", "--decoder-attention-heads", "2", "--decoder-layers", "1", "--post-norm"]
 
@@ -76,7 +76,7 @@ def test_parity_is_that_of_the_last_cells():
 
 def loss_at(model, batch: dict, passes: int) -> torch.Tensor:
     """The sum of the losses against the row after as many steps as passes run."""
-    with at_depths({model.decoder.stack.loop: passes}):
+    with at_depths(model, {"decoder": passes}):
         logits = model(**batch["net_input"])[0]
     return F.cross_entropy(logits[:, 1:].flatten(0, 1), batch["target"][:, passes - 1, 1:].flatten(), reduction="sum")
 
@@ -84,9 +84,9 @@ def loss_at(model, batch: dict, passes: int) -> torch.Tensor:
 def test_the_target_is_that_of_the_passes_that_run():
     task = automaton(cells=6, steps=5, pass_steps=True)
     model, batch = models.build("ilr_small", *TINY, "--reuse-map", "3", on=task), texts(task, "train")
-    criterion = AnswerCrossEntropy(task, sentence_avg=False, label_smoothing=0.0)
+    criterion = criterion_of(task, AnswerCrossEntropy)
     for passes in (1, 3, 5):
-        with at_depths({model.decoder.stack.loop: passes}):
+        with at_depths(model, {"decoder": passes}):
             loss, size, _ = criterion(model, batch)
         assert size == 48
         torch.testing.assert_close(loss, loss_at(model, batch, passes))
@@ -94,19 +94,20 @@ def test_the_target_is_that_of_the_passes_that_run():
 
 def test_the_pass_loss_compares_every_pass_with_its_own_step():
     task = automaton(cells=6, steps=3, pass_steps=True)
-    model = models.build("ilr_small", *TINY, "--reuse-map", "3", "--pass-loss", "0.5", on=task)
-    model.train_elastic(seed=1)
-    batch = texts(task, "train")
-    criterion = elastic_criterion(AnswerCrossEntropy)(task, sentence_avg=False, label_smoothing=0.0)
-    loss, _, _ = criterion(model.train(), batch)
+    model, batch = models.build("ilr_small", *TINY, "--reuse-map", "3", on=task), texts(task, "train")
+    loss, _, _ = criterion_of(task, AnswerCrossEntropy, pass_loss=0.5)(model.train(), batch)
     expected = loss_at(model, batch, 3) + 0.5 * (loss_at(model, batch, 1) + loss_at(model, batch, 2)) / 2
     torch.testing.assert_close(loss, expected)
 
 
-@pytest.mark.parametrize("flags", [("--reuse-map", "6"), ("--reuse-map", "2", "--depth-range", "1-6")])
-def test_more_passes_than_steps_are_rejected(flags):
+def test_more_passes_than_steps_are_rejected():
+    task, answers = automaton(steps=5, pass_steps=True), "answer_cross_entropy"
     with pytest.raises(ValueError, match=re.escape("--steps=5: must be >= 6, the largest number of passes")):
-        models.build("ilr_small", *TINY, *flags, on=automaton(steps=5, pass_steps=True))
+        models.build("ilr_small", *TINY, "--reuse-map", "6", on=task)
+    with pytest.raises(ValueError, match=re.escape("--steps=5: must be >= 6, the largest number of passes")):
+        task.build_criterion(Namespace(_name=answers, criterion=answers, depth_range="1-6"))
+    with pytest.raises(ValueError, match=re.escape("--depth-range=1-6,1-2: must be MIN-MAX, such as 1-6")):
+        task.build_criterion(Namespace(_name=answers, criterion=answers, depth_range="1-6,1-2"))
 
 
 def test_passes_as_steps_need_their_criterion():

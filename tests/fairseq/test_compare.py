@@ -90,7 +90,7 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
     control = options(*arch_and_flags(words["once"]))
     for name in ("dropout", "init", "activation_fn", "position", "adaptive_input_cutoff", "encoder_normalize_before"):
         assert getattr(control, name, None) == getattr(args, name, None)
-    assert not {"depth_range", "inject_embedding", "inject_adapter"} & {
+    assert not {"inject_embedding", "inject_adapter"} & {
         name for name, value in vars(control).items() if value not in (None, False)
     }
 
@@ -118,6 +118,9 @@ FLAGS = [
 ]
 
 
+ELASTIC = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy"]
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
@@ -134,6 +137,7 @@ FLAGS = [
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
+        ([*ELASTIC, "--depth-range", "4-2"], "--depth-range=4-2: must be MIN-MAX with 1 <= MIN < MAX"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
         (["--arch", cli.ARCH, "--score", "--beem 5"], "unrecognized arguments: --beem 5"),
         (["--arch", cli.ARCH, "--score", "--scoring chrf"], "--scoring=chrf: must be sacrebleu or bleu"),

@@ -9,6 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
 
+from fairseq_plugin.build import given_options
 from tests.support import language, models, speech
 
 
@@ -71,7 +72,7 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
         ("ringformer_base", "encoder_embed_dim", "six", "--encoder-embed-dim=six: must be a whole number"),
         ("ringformer_base", "dropout", "0.1", "--dropout=0.1: must be a number"),
         ("ringformer_base", "share_all_embeddings", "yes", "--share-all-embeddings=yes: must be true or false"),
-        ("ringformer_base", "depth_range", 3, "--depth-range=3: must be a text"),
+        ("ringformer_base", "encoder_embed_path", 3, "--encoder-embed-path=3: must be a text"),
         ("ringformer_base", "position_table", "sines", "position_table=sines: must be one of"),
         ("s2t_cycle", "share_all_embeddings", True, "share_all_embeddings=True: not an option of s2t_cycle, for which"),
         ("ilr_small", "adaptive_input_cutoff", "8,14", "adaptive_input_cutoff=8,14: not an option of ilr_small, for"),
@@ -81,6 +82,14 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
 def test_a_configuration_rejects_values_of_the_wrong_type(one, name, value, rule):
     with pytest.raises(ValueError, match=f"^{rule}"):
         from_config(one, **{name: value})
+
+
+def test_flags_are_those_of_the_model_and_others():
+    """Those of depth are the criterion's, although the model names it where they are given without it."""
+    words = ["--post-norm", "--depth-range", "1-6", "--pass-loss", "1", "--decoder-layers", "1", "--lr", "3"]
+    values, others = given_options("ilr_small", words)
+    assert values == dict(post_norm=True, decoder_layers=1)
+    assert others == ["--lr", "3", "--depth-range=1-6", "--pass-loss=1.0"]
 
 
 def test_the_number_of_learned_positions_is_stored_in_the_options():

@@ -178,10 +178,13 @@ def test_every_kind_of_operation_counts():
     assert found == 5 * 60 + products + 2 * 2 * 5 * 4 + 6 * 60 + 3 * 60
 
 
-def test_the_published_form_of_a_signal_gives_its_values():
-    signal = LevelSignal(3, 6, 6, 2, before=False)
+@pytest.mark.parametrize(("targets", "before"), [(3, False), (1, False), (1, True)])
+def test_the_published_form_of_a_signal_gives_its_values(targets, before):
+    signal, source = LevelSignal(targets, 6, 6, 2, before), torch.randn(3, 5, 6)
     nn.init.normal_(signal.up), nn.init.normal_(signal.down)
-    x = torch.randn(5, 6)
-    torch.testing.assert_close(cost_image._multiplied_out(signal, x), signal(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cost_image._multiplied_out(signal, source), signal(source), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_without_signals_has_one_count():
     plain = timm.create_model("plain_vit", img_size=32, depth=1, embed_dim=24, num_heads=2).eval()
     assert cost_image.published_ringformer_flops(plain, images(32)) == cost_image.ringformer_flops(plain, images(32))
