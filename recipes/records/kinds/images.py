@@ -76,19 +76,25 @@ class Images(Kind):
         return flags + NUMBERS[job.precision or self.precision]
 
     def size(self, job: Job) -> list[str]:
-        """The constructor's arguments of a model for images of 64 pixels; a model of timm's own has none.
-
-        The width is divided and rounded to a multiple of twice the number of heads (in a pyramid, of the heads of its
-        first stage); isotropic models get 64 patches.
-        """
-        import timm
-
-        from timm_plugin import MODELS
-
-        if job.at_paper or job.arch not in MODELS or any(one.startswith("embed_dim=") for one in job.kwargs):
+        """The constructor's arguments that make a model smaller below scale paper, unless the row has its own."""
+        if job.at_paper or any(one.startswith("embed_dim=") for one in job.kwargs):
             return []
-        config = timm.create_model(job.arch, device="meta").config
-        divisor = 8 if job.scale == "smoke" else self.divisor
-        step = 2 * (config.num_heads if isinstance(config.num_heads, int) else config.num_heads[0])
-        width = (config.embed_dim + divisor * step // 2) // (divisor * step) * step
-        return [f"embed_dim={width}", *(["patch_size=8"] if hasattr(config, "patch_size") else [])]
+        return smaller_model(job.arch, 8 if job.scale == "smoke" else self.divisor)
+
+
+def smaller_model(arch: str, divisor: int) -> list[str]:
+    """The constructor's arguments of a model for images of 64 pixels; a model of timm's own has none.
+
+    The width is divided and rounded to a multiple of twice the number of heads (in a pyramid, of the heads of its first
+    stage); isotropic models get 64 patches.
+    """
+    import timm
+
+    from timm_plugin import MODELS
+
+    if arch not in MODELS:
+        return []
+    config = timm.create_model(arch, device="meta").config
+    step = 2 * (config.num_heads if isinstance(config.num_heads, int) else config.num_heads[0])
+    width = (config.embed_dim + divisor * step // 2) // (divisor * step) * step
+    return [f"embed_dim={width}", *(["patch_size=8"] if hasattr(config, "patch_size") else [])]

@@ -2,7 +2,7 @@
 
 Scales (a row keeps its depth at every scale):
   smoke  64 wide, 10 updates, on Multi30k if DATA_ROOT holds it, or else on words and phonemes; only shows that it works
-  small  256 wide (`width`), 4,000 updates of about 900 target tokens on Multi30k: under an hour of a core at 4 + 4 passes
+  small  256 wide (`width`), 4,000 updates of about 900 tokens on Multi30k: under an hour of a core at 4 + 4 passes
   long   the same, for tables that train for fewer updates at scale small
   paper  the data and the settings of the table
 Below scale paper, all rows have the same width and training budget.
