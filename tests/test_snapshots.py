@@ -1,15 +1,14 @@
 """Today's models have the state dicts and compute the values in tests/reference, so every checkpoint still loads."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.support import public, snapshot
+from tests.support.stored import REFERENCE
 
-REFERENCE = Path(__file__).parent / "reference"
 STATE_DICTS = json.loads((REFERENCE / snapshot.KEYS).read_text(encoding="utf-8"))
 VALUES = load_file(REFERENCE / snapshot.VALUES)
 
