@@ -27,12 +27,13 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 import fairseq_plugin
-from fairseq_plugin.controls import control_flags
+from fairseq_plugin.controls import TextControls
 from fairseq_plugin.depth import given_task_actions
+from fairseq_plugin.elastic import ElasticCrossEntropy
 from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Length, Row, Score, counted
+from recurrence.comparison.rows import Length, Row, Score, counted, rows_of
 from recurrence.comparison.runs import Step, Values
 from recurrence.loop import named_loops
 
@@ -91,11 +92,11 @@ class TextComparison(Comparison):
             example = f"{self.args.tokens_per_sample} tokens"
         elif self.args.task == "speech_to_text":
             example = f"{FRAMES} frames, {TOKENS} tokens"
-        return Score(*SCORES[self.args.task], example)
+        return Score(*SCORES[self.args.task], example, "decoding")
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        flags = control_flags(self.args, self.words, self.looped, self._build, names)
-        return [self._row(name, flags[name]) for name in names]
+        flags = TextControls(self.args, self.words, self.looped, self._build).flags(names)
+        return rows_of(names, flags, self._row)
 
     def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
         with torch.device(device):
@@ -120,8 +121,7 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        trains = Step.of_module("train", train, flags, self._trained)
-        return [trains, self._scoring("score", best, ""), self._scoring("score_8bit", best, "_8bit")]
+        return [Step.of_module("train", train, flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length, with what a schedule counts in updates in proportion."""
@@ -144,22 +144,18 @@ class TextComparison(Comparison):
             found["validation"] = -best if self.args.maximize_best_checkpoint_metric else best
         return found
 
-    def _scoring(self, name: str, checkpoint: Path, suffix: str) -> Step:
-        """The step that decodes a test set; in eight bits if the suffix says so."""
+    def _scoring(self, checkpoint: Path) -> Step:
+        """The step that decodes a test set."""
         is_text, flags = self.args.task == "language_modeling", scoring_flags(self.args, self.words)
-        if suffix:
-            flags += ["--cpu", "--model-overrides", "{'eight_bits': True}"]
         program = "fairseq_cli.eval_lm" if is_text else "fairseq_cli.generate"
 
         def read(folder: Path, log: str) -> Values:
             score, seconds = (PERPLEXITY if is_text else RESULT).search(log), DECODED.search(log)
             if score is None or seconds is None:
                 raise ValueError("has no score")
-            if "is from before its loops began" in log:
-                raise ValueError(f"scores {checkpoint.name} from before the loops began (--loop-after-updates)")
-            return {f"score{suffix}": float(score[1]), f"decoding{suffix}": float(seconds[1])}
+            return {"score": float(score[1]), "decoding": float(seconds[1])}
 
-        return Step.of_module(name, [program, *flags, "--path", checkpoint], flags, read)
+        return Step.of_module("score", [program, *flags, "--path", checkpoint], flags, read)
 
 
 def parse(words: Sequence[str]) -> Namespace:
@@ -246,9 +242,12 @@ def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None
     cfg = convert_namespace_to_omegaconf(args)
     cfg.distributed_training.distributed_world_size = 1
     try:
-        Trainer(cfg, task, model, task.build_criterion(cfg.criterion)).lr_step_begin_epoch(1)
+        criterion = task.build_criterion(cfg.criterion)
+        Trainer(cfg, task, model, criterion).lr_step_begin_epoch(1)
     except AssertionError as error:
         raise ValueError(f"fairseq-train: {error}") from None
+    if isinstance(criterion, ElasticCrossEntropy) and criterion.given:
+        criterion.training_depths(model)  # which training would only check in its first update
 
 
 def command_line() -> argparse.ArgumentParser:

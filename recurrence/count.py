@@ -6,6 +6,7 @@ forms of all operators.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -23,6 +24,12 @@ def stored(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
+def megabytes(module: nn.Module) -> float:
+    """Size of the tensors of its state dict in MB (10^6 bytes); a shared tensor counts once."""
+    tensors = {id(tensor): tensor for tensor in module.state_dict(keep_vars=True).values()}
+    return sum(tensor.nbytes for tensor in tensors.values()) / 1e6
+
+
 def unshared(module: nn.Module) -> int:
     """Trainable parameters that the same model would store if every pass had a block to itself."""
     copies = 0
@@ -37,9 +44,20 @@ def flops(run: Callable[[], object]) -> int:
 
     On the meta device nothing is computed, and attention counts as its two full products.
     """
-    with FlopCounterMode(display=False) as counter:
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _OneCount()
+    with counter:
         run()
     return counter.get_total_flops()
+
+
+class _OneCount(nullcontext):
+    """In place of torch's tracker of modules, whose hooks on all modules would have every layer called.
+
+    Kausik's scan then computes more than it does otherwise, see :mod:`recurrence.papers.scan`.
+    """
+
+    parents = ("Global",)
 
 
 def macs(module: nn.Module, *inputs: Tensor) -> int:

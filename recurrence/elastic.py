@@ -168,7 +168,10 @@ def training_depth(
     Raises:
         FieldError: where a value does not go with the order.
     """
-    drawn = () if depth_range is None else depths_of(order, *depth_range, step, unit, prefix_only)
+    drawn: tuple[int, ...] = ()
+    if depth_range is not None:
+        smallest, largest = depth_range
+        drawn = depths_of(order, smallest, largest, step, unit, prefix_only)
     depth = TrainingDepth(order, drawn, depth_warmup_updates, mixed_depth, max(step, unit), seed)
     blocks, text = block_count(order), " ".join(map(str, order))
     if mixed_depth and not drawn and (blocks == len(order) or passes_at(order, blocks) is None):

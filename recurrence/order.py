@@ -51,11 +51,6 @@ def parse_order(text: str) -> Order:
     return order
 
 
-def first_runs(order: Order) -> tuple[int, ...]:
-    """The passes in which a block runs for the first time: (0, 1, 1, 2) -> 0 1 3."""
-    return tuple(sorted(map(order.index, set(order))))
-
-
 def middle_loop(order: Order, passes: int) -> Order | None:
     """The order with `passes` passes, if it loops over some consecutive blocks and runs the others once; else None.
 

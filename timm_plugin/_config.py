@@ -31,6 +31,7 @@ class ImageConfig:
         img_size: height and width of the images, or one number for both.
         in_chans: channels of the images.
         num_classes: classes; 0 returns pooled features.
+        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last pass.
         drop_rate: dropout before the classifier.
         pos_drop_rate: dropout on the embedded image.
         proj_drop_rate: dropout on the output of attention.
@@ -55,6 +56,7 @@ class ImageConfig:
     img_size: int | Sequence[int] = 224
     in_chans: int = option(3, least=1)
     num_classes: int = 1000
+    global_pool: str = "avg"
     drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
     proj_drop_rate: float = 0.0

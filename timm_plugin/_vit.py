@@ -32,7 +32,6 @@ class ViTConfig(ImageConfig):
 
     Args:
         patch_size: side of a patch.
-        global_pool: "token", "avg", "max", "avgmax", or "" for all tokens.
         embed_dim: C.
         depth: number of passes, or of stored blocks where the family has `loops`, or with an `order`.
         num_heads: H, a divisor of C.
@@ -46,8 +45,8 @@ class ViTConfig(ImageConfig):
             blocks, then follows from it.
     """
 
-    patch_size: int = option(16, least=1)
     global_pool: str = "token"
+    patch_size: int = option(16, least=1)
     embed_dim: int = 768
     depth: int = option(12, least=1)
     num_heads: int = 12
@@ -122,16 +121,8 @@ class ViTConfig(ImageConfig):
         return self._sized(self.num_heads + steps, self.embed_dim // self.num_heads, hidden)
 
     def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """As :meth:`more_heads`, with as many heads; a step, which is negative, is two columns of each head.
-
-        Raises:
-            ValueError: if a head would have no column.
-        """
-        from recurrence.comparison.rows import check_narrower
-
-        columns = self.embed_dim // self.num_heads + 2 * steps
-        check_narrower(columns)
-        return self._sized(self.num_heads, columns, hidden)
+        """As :meth:`more_heads`, with as many heads; a step, which is negative, is two columns of each head."""
+        return self._sized(self.num_heads, self.embed_dim // self.num_heads + 2 * steps, hidden)
 
     def _sized(self, heads: int, head_width: int, hidden: int) -> dict[str, Any]:
         width = heads * head_width
@@ -247,7 +238,8 @@ class LoopedVisionTransformer(ImageModel):
         """See :meth:`ImageModel.encode_depths`; with `pass_loss`, the last pass, then earlier ones."""
         if not self.config.pass_loss:
             return super().encode_depths(x)
-        depth, states = self.training_depths[0], []
+        depth = self.training_depths[0]
+        states: list[Tensor] = []
         passes = depth.depth(self.num_updates)
         x = self.loop(x, passes, self.levels(passes), states=states)
         return [self.norm(state) for state in (x, *(states[stop - 1] for stop in depth.stops(self.num_updates)))]

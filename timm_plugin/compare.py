@@ -15,7 +15,8 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,65 @@ from torch import nn
 
 from recurrence import count
 from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Length, Row, Score, counted, widest, widest_below
+from recurrence.comparison.controls import Controls
+from recurrence.comparison.rows import Length, Row, Score, counted, rows_of
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
+from timm_plugin._config import ImageConfig
 from timm_plugin.checkpoints import names_source
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
 from timm_plugin.training.build import build
 
 BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
+
+
+class ImageControls(Controls):
+    """Command lines of timm_plugin.train. `blocks` and `passes` are by stage.
+
+    Args:
+        looped: the looped model, as the trainer builds it.
+        args: the trainer's options.
+        words: its command line, without --output.
+    """
+
+    def __init__(self, looped: nn.Module, args: Namespace, words: Sequence[str]):
+        self.looped, self.args, self.words = looped, args, words
+        self.rest = without(words, _add_model_options)
+        self.target = count.stored(looped)
+        self.blocks = [len(loop.blocks) for loop in looped.loops()]
+        self.passes = [loop.passes for loop in looped.loops()]
+
+    def unshared(self, layers: Sequence[int], **sizes: Any) -> list[str]:
+        config = self.looped.config
+        wanted = {**vars(config), **config.unshared(layers), **sizes}
+        model = wanted.pop("model", self.args.model)
+        preset = preset_of(model)
+        known = [name for name in preset.options() if name in wanted]
+        changed = {name: wanted[name] for name in known if wanted[name] != getattr(preset, name)}
+        kwargs = [f"{name}={value}".replace(" ", "") for name, value in changed.items() if name not in BY_TRAINER]
+        return [*self.rest, "--model", model, "--model-kwargs", *kwargs]
+
+    def stored(self, words: Sequence[str]) -> int:
+        return count.stored(self.build(words))
+
+    def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        return self.looped.config.more_heads(steps, hidden)
+
+    def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:
+        return self.looped.config.narrower_heads(steps, hidden)
+
+    def build(self, words: Sequence[str]) -> nn.Module:
+        """The model of a command line, on the meta device."""
+        args = options.parser("").parse_args([*words, "--output", self.args.output])
+        with torch.device("meta"):
+            return build("model", args, num_classes=self.args.num_classes)
+
+
+@cache
+def preset_of(model: str) -> ImageConfig:
+    """The options that a model has by default."""
+    return timm.create_model(model, device="meta").config
 
 
 class ImageComparison(Comparison):
@@ -50,7 +101,6 @@ class ImageComparison(Comparison):
 
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, _added_up(words)
-        self.rest = without(self.words, _add_model_options)
         options.reject_given(args, ["seed"], "is set by --seeds")
         options.reject_given(args, ["resume"], "is always on")
         if args.model.partition(".")[0] not in MODELS:
@@ -62,67 +112,28 @@ class ImageComparison(Comparison):
         self.args.resume = True
         options.check(args)
         trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training
-        self.looped = trainer.model
-        self.classes = args.num_classes
-        self.blocks = [len(loop.blocks) for loop in self.looped.loops()]
-        self.passes = [loop.passes for loop in self.looped.loops()]
-        if self.blocks == self.passes:
+        self.controls = ImageControls(trainer.model, args, self.words)
+        if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--model={args.model}: runs each of its blocks once; must be a looped model")
 
     @property
     def score(self) -> Score:
-        return Score("top-1 %", True, "an image of {} x {}".format(*self.looped.patch_embed.img_size))
+        height, width = self.controls.looped.patch_embed.img_size
+        return Score("top-1 %", True, f"an image of {height} x {width}", "inference")
 
     def rows(self, names: Sequence[str]) -> list[Row]:
-        once, config = self._unshared(self.blocks), self.looped.config
-        flags = {"looped": self.words, "once": once, "storage": once}
-        if "deep" in names:
-            flags["deep"] = self._unshared(self.passes)
-        if "storage" in names and count.stored(self._build(once, "meta")) != count.stored(self.looped):
-            flags["storage"] = self._as_large(self.blocks, config.more_heads, widest)
-        if "narrow" in names:
-            flags["narrow"] = self._as_large(self.passes, config.narrower_heads, widest_below)
-        flags["time"] = flags["storage"]
-        return [self._row(name, flags[name]) for name in names]
-
-    def _as_large(self, blocks: Sequence[int], sizes: Callable, search: Callable) -> list[str]:
-        """The flags of an unshared model that stores as much as the looped one, or as little less as can be."""
-
-        def sized(steps: int, hidden: int) -> list[str]:
-            return self._unshared(blocks, **sizes(steps, hidden))
-
-        target = count.stored(self.looped)
-        return sized(*search(lambda *given: count.stored(self._build(sized(*given), "meta")), target))
-
-    def _unshared(self, blocks: Sequence[int], **sizes: Any) -> list[str]:
-        """The flags of an unshared model, which name all of its options that differ from its preset."""
-        config = self.looped.config
-        wanted = {**vars(config), **config.unshared(blocks), **sizes}
-        model = wanted.pop("model", self.args.model)
-        preset = timm.create_model(model, device="meta").config
-        known = [name for name in preset.options() if name in wanted]
-        changed = {name: wanted[name] for name in known if wanted[name] != getattr(preset, name)}
-        kwargs = [f"{name}={value}".replace(" ", "") for name, value in changed.items() if name not in BY_TRAINER]
-        return [*self.rest, "--model", model, "--model-kwargs", *kwargs]
-
-    def _build(self, words: Sequence[str], device: str = "cpu") -> nn.Module:
-        args = options.parser("").parse_args([*words, "--output", self.args.output])
-        with torch.device(device):
-            return build("model", args, num_classes=self.classes)
+        return rows_of(names, self.controls.flags(names), self._row)
 
     def _row(self, name: str, words: Sequence[str]) -> Row:
-        model = self._build(words).eval()
-        image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size)
+        model = self.controls.build(words).eval()
+        image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, device="meta")
         return counted(name, words, model, lambda: model(image))
 
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         flags = [*row.flags, *self._lasting(length)]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
-        return [
-            Step.of_module("train", train, flags, _trained),
-            Step.of_module("score", ["timm_plugin.accuracy", folder], [], _scored("")),
-            Step.of_module("score_8bit", ["timm_plugin.accuracy", folder, "--eight-bits"], [], _scored("_8bit")),
-        ]
+        score = Step.of_module("score", ["timm_plugin.accuracy", folder], [], _scored)
+        return [Step.of_module("train", train, flags, _trained), score]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length; its warm-up is in proportion, and so always shorter."""
@@ -157,12 +168,9 @@ def _trained(folder: Path, _: str) -> Values:
     return {"epochs": len(table), "seconds": seconds, "validation": loss}
 
 
-def _scored(suffix: str):
-    def read(_: Path, log: str) -> Values:
-        found = json.loads(log.strip().splitlines()[-1])
-        return {f"score{suffix}": found["top1"], f"decoding{suffix}": found["seconds"]}
-
-    return read
+def _scored(_: Path, log: str) -> Values:
+    found = json.loads(log.strip().splitlines()[-1])
+    return {"score": found["top1"], "inference": found["seconds"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

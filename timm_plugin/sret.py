@@ -59,7 +59,6 @@ class SReTConfig(ImageConfig):
     defaults.
 
     Args:
-        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last stage.
         stem: "conv" for three convolutions, "patch" for PiT's overlapping patches.
         class_token: add a class token before the tokens of the map; needs global attention.
         embed_dim: C of the first stage; each stage doubles it.
@@ -81,7 +80,6 @@ class SReTConfig(ImageConfig):
             all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
     """
 
-    global_pool: str = "avg"
     stem: str = option("conv", choices=tuple(STEMS))
     class_token: bool = False
     embed_dim: int = option(64, least=1)
@@ -194,14 +192,8 @@ class SReTConfig(ImageConfig):
         """As :meth:`more_heads`, with as many heads.
 
         A step, which is negative, is the smallest that keeps the width even and heads whole.
-
-        Raises:
-            ValueError: if a head would have no column.
         """
-        from recurrence.comparison.rows import check_narrower
-
         whole = lcm(2, *(heads // gcd(heads, 2**stage) for stage, heads in enumerate(self.num_heads)))
-        check_narrower(self.embed_dim + whole * steps)
         return self._sized(self.embed_dim + whole * steps, hidden)
 
     def _sized(self, width: int, hidden: int) -> dict[str, Any]:
@@ -240,11 +232,14 @@ class Stage(nn.Module):
     def _pooled(self, token: Tensor) -> Tensor:
         """The convolution of a class token, (B, C / 2, 1, 1) -> (B, C, 1, 1), which sees the centre of the kernel only.
 
-        Some CPUs give the rest of the kernel a gradient of NaN in bfloat16.
+        Some CPUs give the rest of the kernel a gradient of NaN in bfloat16. A convolution that was changed is called.
         """
-        if not (isinstance(token, Tensor) and is_plain(self.pool, nn.Conv2d)):
-            return self.pool(token)
-        return F.conv2d(token, self.pool.weight[..., 1:2, 1:2], self.pool.bias, groups=self.pool.groups)
+        pool = self.pool
+        if not (isinstance(token, Tensor) and is_plain(pool, nn.Conv2d)):
+            return pool(token)
+        if (pool.padding, pool.dilation, pool.padding_mode) != ((1, 1), (1, 1), "zeros"):
+            return pool(token)
+        return F.conv2d(token, pool.weight[..., 1:2, 1:2], pool.bias, groups=pool.groups)
 
 
 class SReT(ImageModel):

@@ -10,6 +10,7 @@ possessives of other words, are left out. Each set is in the order of the hash, 
 
 import argparse
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,25 +37,22 @@ def pronunciations(stress: bool) -> dict[str, list[str]]:
     found = {}
     for word in sorted((word for word in entries if word.isascii() and word.isalpha()), key=hashed):
         texts = map(" ".join, entries[word])
-        found[word] = list(dict.fromkeys(text if stress else text.translate(NO_DIGITS) for text in texts))
+        found[word] = list(dict.fromkeys(text if stress else re.sub("[0-2]", "", text) for text in texts))
     return found
-
-
-NO_DIGITS = str.maketrans("", "", "012")
 
 
 def write(folder: Path, words: dict[str, list[str]]) -> None:
     """Writes SET.letters and SET.phonemes, parallel line by line, and SET.references of `valid` and `test`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("train", "valid", "test"):
-        entries = [(" ".join(word), texts) for word, texts in words.items() if set_of(word) == name]
-        if name == "train":
-            pairs = [(letters, text) for letters, texts in entries for text in texts]
-        else:
-            pairs = [(letters, texts[0]) for letters, texts in entries]
+    sets: dict[str, list[tuple[str, list[str]]]] = {"train": [], "valid": [], "test": []}
+    for word, texts in words.items():
+        sets[set_of(word)].append((" ".join(word), texts))
+    for name, entries in sets.items():
+        pairs = [(letters, text) for letters, texts in entries for text in (texts if name == "train" else texts[:1])]
+        write_lines(folder / f"{name}.letters", (letters for letters, _ in pairs))
+        write_lines(folder / f"{name}.phonemes", (text for _, text in pairs))
+        if name != "train":
             write_lines(folder / f"{name}.references", ("\t".join(texts) for _, texts in entries))
-        for column, language in enumerate(("letters", "phonemes")):
-            write_lines(folder / f"{name}.{language}", (pair[column] for pair in pairs))
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 CONFIDENCE = 0.95
 HEADROOM = 3  # standard errors by which depth must gain
 PUBLISHED_EXPONENT = 0.46  # of language models, arXiv:2604.21106
-RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "score_8bit", "failure")
+RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "inference", "failure")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,6 @@ def _sizes(row: Row, score: Score) -> dict[str, str]:
         "passes": f"{row.passes}",
         "stored parameters": f"{row.parameters:,}",
         "MB": f"{row.megabytes:.2f}",
-        "MB in 8 bits": f"{row.megabytes_8bit:.2f}",
         f"MMAC, {score.example}": f"{row.operations / 1e6:,.1f}",
         **({} if math.isnan(row.rate) else {"rate": f"{row.rate:g}"}),
     }
@@ -149,9 +148,8 @@ def _results(name: str, runs: pd.DataFrame, score: Score) -> dict[str, str]:
     found = gain(by_seed(runs), "looped", name, score.higher_is_better) if name != "looped" else None
     return {
         "training, s": _number(mean.seconds, 0),
-        "decoding, s": _number(mean.decoding),
+        f"{score.use}, s": _number(mean[score.use]),
         score.name: _with_deviation(mean.score, deviation.score),
-        f"{score.name} in 8 bits": _with_deviation(mean.score_8bit, deviation.score_8bit),
         "seeds": f"{count['score']:.0f}",
         "looping gains": "" if found is None else interval(found),
         "failed": "; ".join(f"seed {seed}: {why}" for seed, why in zip(failed.seed, failed.failure)),
@@ -187,11 +185,10 @@ def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
         at, spread, style = mean.loc[name], deviation.fillna(0).loc[name], "s" if name == "looped" else "o"
         if math.isnan(at.score):
             continue
-        (line, *_) = left.errorbar(at.megabytes, at.score, spread.score, fmt=style, label=name, capsize=2)
-        look = dict(fmt=style, color=line.get_color(), capsize=2)
-        left.errorbar(at.megabytes_8bit, at.score_8bit, spread.score_8bit, mfc="none", **look)
+        look = dict(fmt=style, label=name, capsize=2)
+        left.errorbar(at.megabytes, at.score, spread.score, **look)
         right.errorbar(at.seconds, at.score, spread.score, spread.seconds, **look)
-    left.set(xlabel="MB (hollow: in 8 bits)", ylabel=score.name)
+    left.set(xlabel="MB", ylabel=score.name)
     right.set(xlabel="training, s")
     for axes in (left, right):
         axes.grid(alpha=0.3)

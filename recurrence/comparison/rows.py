@@ -1,16 +1,14 @@
-"""The rows of a comparison, and how large a control of equal storage must be."""
+"""The rows of a comparison."""
 
-import itertools
+import dataclasses
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn, no_grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recurrence import count
-from recurrence.eight_bits import megabytes, quantise_
 from recurrence.loop import named_loops
 
 # What a row is, and how a sentence about its difference to the looped model begins.
@@ -35,7 +33,6 @@ class Row:
     parameters: int  # stored, trainable
     operations: int  # multiply-accumulates of a forward pass over one example
     megabytes: float  # size of its weights in float32
-    megabytes_8bit: float  # in eight bits, see recurrence.eight_bits
     rate: float = math.nan  # learning rate, if it was tuned
 
 
@@ -44,16 +41,29 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
 
     Args:
         name, flags: see :class:`Row`.
-        model: in eval mode; it is quantised in the end.
+        model: in eval mode; may be on the meta device.
         forward: runs it on one example.
     """
     loops = named_loops(model).values()
     blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
     with no_grad(), sdpa_kernel(SDPBackend.MATH):  # PyTorch's counter knows no fused attention of a CPU
         operations = count.flops(forward) // 2
-    stored, size = count.stored(model), megabytes(model)
-    quantise_(model)
-    return Row(name, tuple(flags), blocks, passes, stored, operations, size, megabytes(model))
+    return Row(name, tuple(flags), blocks, passes, count.stored(model), operations, count.megabytes(model))
+
+
+def rows_of(names: Sequence[str], flags: Mapping[str, Sequence[str]], row: Callable[[str, Sequence[str]], Row]):
+    """The rows of these names; those with the same flags are the same model, which is counted once.
+
+    Args:
+        names: of the rows.
+        flags: by name, see :meth:`recurrence.comparison.controls.Controls.flags`.
+        row: (name, flags) -> row.
+    """
+    rows: list[Row] = []
+    for name in names:
+        same = next((other for other in rows if other.flags == tuple(flags[name])), None)
+        rows.append(dataclasses.replace(same, name=name) if same else row(name, flags[name]))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -71,34 +81,4 @@ class Score:
     name: str  # such as BLEU
     higher_is_better: bool  # whether larger scores are better
     example: str  # what a forward pass is counted over
-
-
-def widest(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
-    """By how much a model may be wider, if it stores at most `target` parameters; as it is, it does.
-
-    Args:
-        stored: (steps of the width, hidden units of the FFN beyond the proportion) -> parameters.
-        target: see above.
-    """
-    steps = largest(lambda number: stored(number, 0) <= target)
-    return steps, largest(lambda units: stored(steps, units) <= target)
-
-
-def widest_below(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
-    """As :func:`widest`, for a model that stores more: its steps are 0 or negative."""
-    steps = next(-number for number in itertools.count() if stored(-number, 0) <= target)
-    return steps, largest(lambda units: stored(steps, units) <= target)
-
-
-def check_narrower(columns: int) -> None:
-    """Raises ValueError if a head would have no column."""
-    if columns < 1:
-        raise ValueError("--rows: narrow: with as many heads, no model stores so little; leave this row out")
-
-
-def largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, where 0 and all numbers up to it do."""
-    size = 1
-    while fits(size):
-        size *= 2
-    return bisect_left(range(size), True, key=lambda number: not fits(number)) - 1
+    use: str  # what is timed, decoding or inference

@@ -18,21 +18,41 @@ from scipy import stats
 
 from recurrence.comparison import report
 from recurrence.comparison.command import Comparison, add_options, compare, without
+from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
-from recurrence.comparison.rows import Row, Score, widest
+from recurrence.comparison.rows import Row, Score
 from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
 
-BLEU, PERPLEXITY = Score("BLEU", True, "a sentence"), Score("perplexity", False, "a text")
+BLEU, PERPLEXITY = Score("BLEU", True, "a sentence", "decoding"), Score("perplexity", False, "a text", "decoding")
 PYTHON = (sys.executable, "-c")
 
 
-def test_whole_heads_come_first_then_hidden_units():
-    def stored(heads, hidden):
-        return (8 * heads) ** 2 + 16 * heads * (4 * 8 * heads + hidden)
+def parameters(heads: int, ffn: int) -> int:
+    """Of a layer with heads of 8 columns."""
+    return 4 * (8 * heads) ** 2 + 16 * heads * ffn + ffn
 
-    heads, hidden = widest(stored, 10_000)
-    assert (heads, hidden) == (4, 12)
-    assert stored(heads, hidden) <= 10_000 < min(stored(heads, hidden + 1), stored(heads + 1, 0))
+
+@pytest.mark.parametrize("target", [100, 1_000, 10_000, 123_456, 5_000_000])
+@pytest.mark.parametrize("ffn", [128, 129])  # in proportion, 129 is rounded
+def test_six_models_tell_the_size_of_the_largest_that_fits(target, ffn):
+    """It has as many whole heads as fit, and then as many hidden units."""
+    built = []
+
+    def stored(steps: int, hidden: int) -> int:
+        built.append((steps, hidden))
+        if steps <= -4:
+            raise ValueError("heads=0: must be >= 1")
+        return parameters(4 + steps, ffn * (4 + steps) // 4 + hidden)
+
+    if target < stored(-3, 0):
+        with pytest.raises(ValueError, match="--rows: narrow: with as many heads, no model stores so little"):
+            as_large(stored, target)
+        return
+    built.clear()
+    steps, hidden = as_large(stored, target)
+    assert len(built) == len(set(built)) <= 6
+    assert stored(steps, hidden) <= target < stored(steps, hidden + 1)
+    assert target < stored(steps + 1, 0)
 
 
 def test_options_are_taken_out_of_a_command_line_with_their_values():
@@ -77,7 +97,7 @@ def test_headroom_needs_three_standard_errors():
 
 
 def row(name, parameters=1000):
-    return Row(name, (f"--{name}",), 1, 4, parameters, 10**6, 4.0, 1.0)
+    return Row(name, (f"--{name}",), 1, 4, parameters, 10**6, 4.0)
 
 
 def results(**values):
@@ -85,7 +105,7 @@ def results(**values):
     return {
         (name, seed): {"failure": "loss nan", "diverged": True}
         if score is None
-        else {"updates": 5, "seconds": 2.0, "score": score, "score_8bit": score - 0.1, "decoding": 1.0}
+        else {"updates": 5, "seconds": 2.0, "score": score, "decoding": 1.0}
         for name, of_seeds in values.items()
         for seed, score in enumerate(of_seeds, start=1)
     }
@@ -228,9 +248,8 @@ class Counting(Comparison):
             "updates": length.total if length else 10,
             "seconds": 10.0 * len(row.name),
             "score": float(seed),
-            "score_8bit": 1.0,
+            "decoding": 1.0,
         }
-        values["decoding"] = 1.0
         if not math.isnan(row.rate):  # the shorter its name, the higher the rate that suits a row
             values["validation"] = self.too_high if row.rate > 3 else abs(row.rate * len(row.name) - 10)
         said = appends(folder.parent.parent / "order", f"{folder.relative_to(folder.parent.parent)} ")

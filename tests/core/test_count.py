@@ -10,6 +10,8 @@ from torch import nn
 
 import timm_plugin  # noqa: F401  registers our models
 from recurrence import count
+from recurrence.block import Shape
+from recurrence.papers.kausik import RecurrentBlock
 
 
 def test_shared_and_frozen_parameters():
@@ -36,6 +38,17 @@ class Small(nn.Module):
 def test_operations():
     products = 60 * 18 + 2 * (2 * 2 * 5 * 4 * 3)  # B 2, T 5, S 4, C 6, H 2
     assert count.macs(Small(), torch.randn(2, 5, 6)) == 5 * 60 + products
+
+
+def test_products_are_those_that_run():
+    """Of a scan, the queries, keys and values of the input once and not at every step; nothing is left behind."""
+    length, width = 9, 8
+    block, x = RecurrentBlock(Shape(width, 2 * width, 2)), torch.randn(1, length, width)
+    square, ffn = width * width, 4 * width * width
+    single = 2 * square + ffn  # a single token's value, its output and the FFN: for the first state and all outputs
+    step = 3 * square + 3 * square + ffn  # the input's projections, the state's key and value, the output
+    assert count.flops(lambda: block(x)) // 2 == (1 + length) * single + (length - 1) * step
+    assert not nn.modules.module._global_forward_pre_hooks
 
 
 def test_a_missing_fvcore_is_named(monkeypatch):

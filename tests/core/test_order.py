@@ -73,8 +73,6 @@ def test_examples():
     assert order.reuse_map([4, 2, 1, 1]) == (0, 0, 0, 0, 1, 1, 2, 3)
     assert order.block_loop(2, 3) == (0, 1, 0, 1, 0, 1)
     assert order.sandwich(3, 6) == (0, 1, 1, 1, 1, 2)
-    assert order.first_runs((0, 1, 1, 2)) == (0, 1, 3)
-    assert order.first_runs((1, 0, 1, 1)) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -28,18 +28,18 @@ def test_recorded_weights_are_those_that_the_model_applies(name):
     model = vision.small(name)
     x, seen = vision.images(model), []
 
-    def check(attention, inputs, given, output):
-        seen.append((attention, *inputs, given, output))
+    def check(attention, inputs, output):
+        seen.append((attention, *inputs, output))
 
     attentions = [module for module in model.modules() if type(module).__name__ == "SelfAttention"]
-    handles = [module.register_forward_hook(check, with_kwargs=True) for module in attentions]
+    handles = [module.register_forward_hook(check) for module in attentions]
     expected = model(x)
     calls, seen[:] = list(seen), []
     with record.recorded_attention(model) as weights:
         found = model(x)
     assert torch.equal(found, expected)
     assert [len(kept) for kept in weights.values()] == [len(calls)]
-    for recorded, (attention, n, *projected, given, output) in zip(weights["loop"], calls):
+    for recorded, (attention, n, *projected, output) in zip(weights["loop"], calls):
         qkv = projected[0] if projected and projected[0] is not None else attention.qkv(n)
         q, k, v = qkv.unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
         by_hand = torch.einsum("bhtc,bhsc->bhts", q, k).div(q.size(-1) ** 0.5).exp()

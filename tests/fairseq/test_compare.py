@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -9,7 +10,7 @@ from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_plugin import compare
-from fairseq_plugin.controls import control_flags, more_heads, unshared_flags
+from fairseq_plugin.controls import TextControls
 from fairseq_plugin.elastic import loops_by_side
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
@@ -38,8 +39,10 @@ def controls(arch, *flags, names=tuple(ROWS)):
     """The models of these rows."""
     words = ["--arch", arch, *models.tiny_flags(arch, *flags)]
     args = models.saved_options(arch, *flags)
-    flags = control_flags(args, words, built(words), built, names)
-    return args, {name: built(row) for name, row in flags.items()}, flags
+    derived = TextControls(args, words, built(words), Mock(side_effect=built))
+    flags = derived.flags(names)
+    assert derived.build.call_count <= 12, "six for each width"
+    return args, {name: built(row) for name, row in flags.items() if name != "time"}, flags
 
 
 @pytest.mark.parametrize("arch", LOOPED)
@@ -92,18 +95,17 @@ def test_controls_keep_the_options_that_are_not_of_a_loop(arch, flags):
     }
 
 
-def test_controls_run_at_one_depth():
-    arch, criterion = "ringformer_base", ["--criterion", "elastic_cross_entropy", "--label-smoothing", "0.1"]
-    words = ["--arch", arch, *criterion, "--mixed-depth", "--depth-range", "1-2", "--depth-warmup-updates=9"]
-    args = models.saved_options(arch)
-    flags = unshared_flags(args, [*words, "--pass-loss", "1"], {"encoder": 1, "decoder": 1})
-    assert flags[:4] == criterion
-    assert not [word for word in flags if "depth" in word or "pass-loss" in word]
+def test_a_control_has_the_criterion_of_elastic_depth_without_a_depth():
+    words = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy", "--mixed-depth", "--depth-range=1-2"]
+    looped = TextControls(models.saved_options(cli.ARCH), words, models.on_meta(cli.ARCH), built)
+    once = looped.unshared({"encoder": 1, "decoder": 1})
+    assert once[:2] == ["--criterion", "elastic_cross_entropy"]
+    assert not [word for word in once if "depth" in word]
 
 
 def test_heads_of_both_sides_grow_in_proportion():
-    args = options("ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8")
-    found = more_heads(args, {"encoder": 1, "decoder": 1}, 1, 7)
+    words = ["ringformer_base", "--encoder-attention-heads", "4", "--decoder-attention-heads", "8"]
+    found = TextControls(options(*words), ["--arch", *words], models.on_meta(*words), built).more_heads(1, 7)
     sizes = dict(embed_dim=640, ffn_embed_dim=2567)
     widths = {f"{side}_{name}": size for side in models.SIDES for name, size in sizes.items()}
     assert found == {**widths, "encoder_attention_heads": 5, "decoder_attention_heads": 10}
@@ -114,6 +116,9 @@ FLAGS = [
     *("--optimizer", "adam", "--lr", "0.01", "--criterion", "cross_entropy", "--dropout", "0", "--batch-size", "32"),
     *("--no-epoch-checkpoints", "--cpu", "--num-workers", "0", "--max-update", "6"),
 ]
+
+
+ELASTIC = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy"]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,7 @@ FLAGS = [
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
+        ([*ELASTIC, "--depth-range", "4-2"], "--depth-range=4-2: must be MIN-MAX with 1 <= MIN < MAX"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
         (["--arch", cli.ARCH, "--score", "--beem 5"], "unrecognized arguments: --beem 5"),
         (["--arch", cli.ARCH, "--score", "--scoring chrf"], "--scoring=chrf: must be sacrebleu or bleu"),
@@ -184,7 +190,7 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     run(*words)
     runs = pd.read_csv(output / "runs.csv")
     assert list(runs["row"]) == ["looped", "once", "storage", "time"]
-    assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
+    assert runs[["score", "seconds", "decoding"]].notna().all(axis=None)
     looped, storage, longer = (runs[runs["row"] == name].iloc[0] for name in ("looped", "storage", "time"))
     assert longer["updates"] == max(1, round(storage["updates"] * looped["seconds"] / storage["seconds"]))
     assert storage["updates"] == 6

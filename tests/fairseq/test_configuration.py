@@ -9,6 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import nn
 
+from fairseq_plugin.build import given_options
 from tests.support import language, models, speech
 
 
@@ -81,6 +82,14 @@ def test_wrong_choices_are_rejected_on_the_command_line_and_in_a_configuration(o
 def test_a_configuration_rejects_values_of_the_wrong_type(one, name, value, rule):
     with pytest.raises(ValueError, match=f"^{rule}"):
         from_config(one, **{name: value})
+
+
+def test_flags_are_those_of_the_model_and_others():
+    """Those of depth are the criterion's, although the model names it where they are given without it."""
+    words = ["--post-norm", "--depth-range", "1-6", "--pass-loss", "1", "--decoder-layers", "1", "--lr", "3"]
+    values, others = given_options("ilr_small", words)
+    assert values == dict(post_norm=True, decoder_layers=1)
+    assert others == ["--lr", "3", "--depth-range=1-6", "--pass-loss=1.0"]
 
 
 def test_the_number_of_learned_positions_is_stored_in_the_options():

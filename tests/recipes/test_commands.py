@@ -11,17 +11,18 @@ import collect
 import numpy as np
 import pytest
 import results_csv
+import score
 from PIL import Image
 
 from tests.support import cli
 from tests.support.recipes import DATA_ROOT, FIGURES, RECIPES, SCRIPTS, commands, needs, parsed, recipe
 
-PREPARE = ("numbers", "multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
+PREPARE = ("multi30k", "kausik", "ilr", "librispeech", "cifar10", "digits")
 SOURCED = [RECIPES / "common.sh", RECIPES / "data" / "tools.sh"]
 # The programs that a demo starts, which are fairseq's or train and score images.
 DEMOS = {
     "automaton": ["fairseq-train"] * 2,
-    "numbers": ["fairseq-preprocess", *["fairseq-train", "fairseq-generate"] * 2],
+    "pronounce": ["fairseq-preprocess", "fairseq-train", "fairseq-generate"],
     "digits": ["train_image"] * 3,
 }
 
@@ -54,9 +55,10 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
 @pytest.mark.parametrize(
     ("script", "settings", "message"),
     [
-        ("numbers/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
+        ("pronounce/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
         ("automaton/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
+        ("data/cmudict.sh", "SET=large", "SET=large: must be plain, stress or small"),
         ("cifar10/prepare.sh", "CIFAR10=5000 DATA_ROOT=", "CIFAR10=5000: needs DATA_ROOT, a folder"),
         ("cifar10/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),
@@ -107,47 +109,51 @@ def test_a_finished_stage_stands_for_its_own_flags_only(tmp_path):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, Path, str]:
-    """The data of the demo of numbers, its run, and what it prints after it failed and was interrupted once each."""
+    """The text of the demo of pronunciation, its run, and what it prints after it failed and was interrupted once."""
     out = tmp_path_factory.mktemp("out")
     settings = {"SCALE": "smoke", "OUT": str(out)}
-    train, _ = [words for words in commands("numbers/run.sh", **settings) if words[0] == "fairseq-train"]
-    recipe("numbers/run.sh", "--max-tokens", "1", fails=True, **settings)
-    cli.run(*train, "--max-update", "30", "--disable-validation", env={"PYTHONPATH": str(cli.REPOSITORY)})
-    printed = recipe("numbers/run.sh", **settings)
-    return out / "numbers" / "smoke", out / "numbers" / "run" / "smoke" / "ringformer_tiny" / "s1", printed
+    (train,) = (words for words in commands("pronounce/run.sh", **settings) if words[0] == "fairseq-train")
+    recipe("pronounce/run.sh", "--max-tokens", "1", fails=True, **settings)
+    cli.run(*train, "--max-update", "8", env={"PYTHONPATH": str(cli.REPOSITORY)})
+    printed = recipe("pronounce/run.sh", **settings)
+    return out / "data/cmudict/small/raw", out / "pronounce/demo/smoke/ringformer_small/s1", printed
 
 
 @pytest.mark.slow
 def test_an_interrupted_demo_resumes_and_a_finished_one_is_not_repeated(demo):
-    data, run, _ = demo
+    raw, run, _ = demo
     before = (run / "train.log").read_text()
-    assert "@ 30 updates" in before
-    assert "training: done before" in recipe("numbers/run.sh", SCALE="smoke", OUT=str(data.parents[1]))
+    assert "@ 8 updates" in before
+    assert "training: done before" in recipe("pronounce/run.sh", SCALE="smoke", OUT=str(raw.parents[3]))
     assert (run / "train.log").read_text() == before
 
 
 @pytest.mark.slow
-def test_the_score_is_over_all_sentences_of_which_no_training_has_one(demo):
-    data, run, _ = demo
-    sets = [(data / f"{name}.de").read_text().splitlines() for name in ("train", "valid", "test")]
-    assert [len(lines) for lines in sets] == [800, 100, 100]
-    assert len(set().union(*sets)) == 1000
-    scores, hypotheses = json.loads((run / "scores.json").read_text()), (run / "generate.txt").read_text().splitlines()
-    assert scores["sentences"] == len(hypotheses) == 100
-    assert scores["exact_match"] == sum(map(str.__eq__, sets[-1], hypotheses))
-    assert 0 < scores["bleu"] <= 100
+def test_the_errors_are_those_of_all_words_that_are_held_out(demo):
+    raw, run, _ = demo
+    references = (raw / "valid.references").read_text().splitlines()
+    found = json.loads((run / "scores.json").read_text())
+    hypotheses = score.best_hypotheses(run / "generate.log")
+    wrong = sum(hypotheses[number] not in known.split("\t") for number, known in enumerate(references))
+    assert found["words"] == len(references) == len(hypotheses)
+    assert found["word_error_rate"] == round(100 * wrong / len(references), 2)
 
 
 @pytest.mark.slow
-def test_the_report_shows_scores_parameters_and_places(demo):
-    _, run, printed = demo
-    scores, count = json.loads((run / "scores.json").read_text()), collect.training(run)["params"]
-    once = collect.training(run.parents[1] / "ringformer_tiny_once" / "s1")["params"]
-    unshared = int(re.search(r"^  vanilla_tiny +([\d,]+)$", printed, re.MULTILINE)[1].replace(",", ""))
-    exact = f"exact match        {scores['exact_match']:.1f} %"
-    for shown in (exact, f"{count:,}", str(run), " -> ", f"{once:,} stored parameters"):
+def test_the_report_shows_words_errors_parameters_and_places(demo):
+    raw, run, printed = demo
+    found, count = json.loads((run / "scores.json").read_text()), collect.training(run)["params"]
+    for shown in (f"wrong words      {found['word_error_rate']:.1f} %", f"{count:,} parameters", str(run)):
         assert shown in printed
-    assert once < count < unshared
+    words = [line.replace(" ", "") for line in (raw / "valid.letters").read_text().splitlines()]
+    assert re.findall(r"^  ([a-z]+)  .*[A-Z]", printed, re.MULTILINE) == words[:20]
+
+
+@pytest.mark.slow
+def test_the_report_says_how_to_pronounce_a_word_in_ordinary_spelling(demo):
+    command = demo[2].partition("one a line:\n")[2].replace("2>/dev/null", "")
+    line = cli.run("bash", "-c", command, env={"PATH": cli.search_path(), "PYTHONPATH": str(cli.REPOSITORY)})
+    assert re.search(r"^D-0\t-?[\d.]+\t[A-Z ]*$", line, re.MULTILINE)
 
 
 def test_the_orders_are_compared_with_universal_on_every_set(tmp_path):

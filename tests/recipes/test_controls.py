@@ -8,9 +8,9 @@ import torch
 from fairseq import options
 
 import timm_plugin  # noqa: F401  (registers its models)
-from fairseq_plugin.controls import control_flags
+from fairseq_plugin.controls import TextControls
 from recurrence import count
-from recurrence.comparison.rows import widest
+from recurrence.comparison.controls import as_large
 from tests.support import translation
 from tests.support.recipes import TRAINER, commands, image_training
 
@@ -40,7 +40,7 @@ def test_controls_of_translation(derived, row, tmp_path):
     words = training("multi30k/train.sh", "ringformer", tmp_path)
     args, looped = translation_model(words)
     assert count.stored(looped) == 3_624_720
-    flags = control_flags(args, words, looped, lambda given: translation_model(given)[1], [derived])
+    flags = TextControls(args, words, looped, lambda given: translation_model(given)[1]).flags([derived])
     found, wanted = translation_model(flags[derived]), translation_model(training("multi30k/train.sh", row, tmp_path))
     for name in ("arch", *(f"{side}_{size}" for side in translation.SIDES for size in SIZES)):
         assert getattr(found[0], name) == getattr(wanted[0], name), name
@@ -62,7 +62,7 @@ def test_controls_of_images(derived, row, tmp_path):
         return count.stored(control(**config.more_heads(*steps)))
 
     target = count.stored(looped)
-    found = control(**config.more_heads(*widest(stored, target))) if derived == "storage" else control()
+    found = control(**config.more_heads(*as_large(stored, target))) if derived == "storage" else control()
     model, kwargs = image_training(training("cifar10/train.sh", row, tmp_path))
     wanted = timm.create_model(model, device="meta", num_classes=10, **kwargs)
     for name in ("depth", "embed_dim", "num_heads", "mlp_ratio"):

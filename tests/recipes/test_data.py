@@ -13,6 +13,7 @@ import clean
 import documents
 import imagenet
 import numpy as np
+import pronunciations
 import pytest
 import wordpieces
 from fairseq.data import Dictionary, data_utils
@@ -24,7 +25,7 @@ from tests.support.recipes import RECIPES, parsed, recipe
 
 NOWHERE = {"DATA_ROOT": "/nonexistent"}
 SETTINGS = [(path.stem, {}) for path in RECIPES.glob("data/*.sh") if path.stem not in ("tools", "prepared")]
-SETTINGS += [("iwslt14_de_en", NOWHERE), ("scan26", NOWHERE)]
+SETTINGS += [("iwslt14_de_en", NOWHERE), ("scan26", NOWHERE), ("cmudict", {"SET": "stress"})]
 SETTINGS += [("wmt16_en_de", {"FROM": "corpora"}), ("fineweb_edu", {"PIECES": "32000"})]
 needs_datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
 
@@ -126,6 +127,40 @@ def test_scan_is_split_by_the_number_of_actions(root, out):
     dictionary = Dictionary.load(str(read / "dict.action.txt"))
     longest = data_utils.load_indexed_dataset(str(read / "test.command-action.action"), dictionary)[3]
     assert len(longest) == 31
+
+
+def test_pronunciations_of_a_word_are_on_one_side_of_the_split(tmp_path):
+    for stress in (False, True):
+        pronunciations.write(tmp_path / str(stress), pronunciations.pronunciations(stress))
+    plain, stressed = tmp_path / "False", tmp_path / "True"
+    sets = {name: {*rows(plain / f"{name}.letters")} for name in ("train", "valid", "test")}
+    whole = sum(map(len, sets.values()))
+    assert len(set().union(*sets.values())) == whole
+    assert 0.09 < len(sets["test"]) / whole < 0.11
+    assert len(rows(plain / "train.letters")) > len(sets["train"]), "each pronunciation is a pair"
+    for name, words in sets.items():
+        assert {*rows(stressed / f"{name}.letters")} == words
+        assert all(letter.isalpha() for word in words for letter in word.split())
+        assert len(rows(plain / f"{name}.letters")) == len(rows(plain / f"{name}.phonemes"))
+
+
+def test_vowels_have_stress_only_where_it_is_asked_for():
+    assert pronunciations.pronunciations(stress=True)["record"] == [
+        "R AH0 K AO1 R D",
+        "R EH1 K ER0 D",
+        "R IH0 K AO1 R D",
+    ]
+    plain = pronunciations.pronunciations(stress=False)
+    assert plain["record"] == ["R AH K AO R D", "R EH K ER D", "R IH K AO R D"]
+    assert all(len(texts) == len({*texts}) for texts in plain.values())
+
+
+def test_the_dictionary_is_prepared_with_all_pronunciations_beside_the_first(root, out):
+    prepare("cmudict", out, root, SET="small")
+    raw, read = (out / "data/cmudict/small" / part for part in ("raw", "bin"))
+    assert [line.split("\t")[0] for line in rows(raw / "test.references")] == rows(raw / "test.phonemes")
+    assert any("\t" in line for line in rows(raw / "test.references"))
+    assert len(Dictionary.load(str(read / "dict.letters.txt"))) == 4 + 26 + 2  # specials, letters, padding
 
 
 @pytest.mark.slow

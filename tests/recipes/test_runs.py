@@ -188,7 +188,7 @@ def test_the_images_of_a_pixel_row_are_those_that_are_prepared(tmp_path):
         assert (asked.recorded_scale(run) == "small-5000") == ((scale, root) == ("small", "/nonexistent"))
 
 
-@pytest.mark.parametrize("script", ["ringformer/table1", "ringformer/figure3", "numbers/run", "data/imagenet"])
+@pytest.mark.parametrize("script", ["ringformer/table1", "ringformer/figure3", "pronounce/run", "data/imagenet"])
 def test_help_explains_a_script_and_starts_nothing(script, tmp_path):
     text = (RECIPES / f"{script}.sh").read_text()
     expected = program.__doc__ if "../table" in text else text.splitlines()[1].removeprefix("# ")

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import pronunciation
 import pytest
 import score
 
@@ -76,3 +77,28 @@ def test_all_are_scored_from_logs(tmp_path):
 
 def test_only_exact_matches_are_of_each_set(tmp_path):
     assert measured(tmp_path, "--exact") == {"exact_match": 0, "exact_match_other": 100}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "fewest"),
+    [
+        ("K AE T", "K AE T", 0),
+        ("K AE T", "K AA T S", 2),
+        ("", "K AE T", 3),
+        ("K AE T", "AE T", 1),
+        ("T AE K", "K AE T", 2),
+    ],
+)
+def test_edits_are_the_fewest(ours, theirs, fewest):
+    assert pronunciation.edits(ours.split(), theirs.split()) == fewest
+    assert pronunciation.edits(theirs.split(), ours.split()) == fewest
+
+
+def test_errors_are_those_to_the_nearest_pronunciation():
+    known = ["T AH M EY T OW\tT AH M AA T OW", "R EH D\tR IY D Z", "D AO G"]
+    found = pronunciation.error_rates(["T AH M AA T OW", "R IY D", "K AE T S"], known)
+    assert found == {
+        "words": 3,
+        "word_error_rate": 66.67,
+        "phoneme_error_rate": round(100 * (0 + 1 + 4) / (6 + 3 + 3), 2),
+    }

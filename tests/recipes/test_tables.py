@@ -138,7 +138,7 @@ def test_a_training_leaves_the_other_gpus_of_a_machine_alone(scale, monkeypatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     for table, row in (("ringformer/table1", "vanilla"), ("takase/table4", "cycle"), ("kausik/table6", "copying")):
         assert trained_with(NAMED[table].find(row), SCALE=scale).distributed_world_size == 1
-    for demo in ("numbers/run.sh", "automaton/run.sh"):
+    for demo in ("pronounce/run.sh", "automaton/run.sh"):
         words = next(words for words in printed(demo) if words[0] == "fairseq-train")
         assert options.parse_args_and_arch(PARSERS["fairseq-train"](), words[1:]).distributed_world_size == 1
 

@@ -90,10 +90,12 @@ FILE = "No such file or directory: "
 WRONG_CALLS = [
     ("metrics/score.py foo.log", "argument LOG=REFERENCE: foo.log: must have a value before and after ="),
     ("metrics/score.py foo.log=bar", FILE + "'bar'"),
+    ("metrics/pronunciation.py foo.log=bar", FILE + "'bar'"),
     ("metrics/loss.py foo.log", FILE + "'foo.log'"),
     ("digits/data.py /dev/null", "Not a directory: '/dev/null"),
     ("digits/report.py foo", FILE + "'foo/scores.json'"),
-    ("numbers/report.py foo --once foo --data bar --arch vanilla_tiny", FILE + "'foo/scores.json'"),
+    ("pronounce/report.py foo --data bar", FILE + "'foo/scores.json'"),
+    ("pronounce/ship.py foo.pt --data bar --folder baz", "foo.pt"),
     ("figures/curves.py foo --output /dev/null/x.svg", "argument --output: '/dev/null/x.svg': /dev/null is not a "),
     ("metrics/perplexity.py run --pieces text --contexts 64", FILE + "'text'"),
     ("metrics/score_speech.py run data test", FILE + "'data/test.tsv'"),
@@ -115,7 +117,7 @@ WRONG_CALLS = [
     ("data/imagenet_small.py list imagenet output", FILE + "'list'"),
     ("kausik/characters.py text folder", FILE + "'text'"),
     ("ilr/book.py book folder", FILE + "'book'"),
-    ("numbers/data.py folder --limit 9 --train 8 --valid 1 --test 1", "--limit 9: must be >= 10"),
+    ("data/pronunciations.py folder --words 9", "--words 9: must be >= 100"),
 ]
 
 

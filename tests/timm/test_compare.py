@@ -1,13 +1,15 @@
 """python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
 
 import json
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 import timm
 
 from recurrence import count
-from recurrence.comparison.rows import Length, widest, widest_below
+from recurrence.comparison.controls import as_large
+from recurrence.comparison.rows import Length
 from recurrence.comparison.runs import Run, check_begun
 from tests.support import cli, vision
 from timm_plugin import compare
@@ -36,18 +38,18 @@ def test_controls_of_every_model(structure):
     target = count.stored(model)
     assert count.stored(once) <= target <= count.stored(deep)
 
-    def as_large(layers, sizes, search):
+    def pairs(layers, sizes):
         def sized(*steps):
             return control(structure, model, layers, **sizes(*steps))
 
-        found = sized(*search(lambda *steps: count.stored(sized(*steps)), target))
+        found = sized(*as_large(lambda *steps: count.stored(sized(*steps)), target))
         assert 0.96 * target <= count.stored(found) <= target
-        pairs = zip(model.loops(), found.loops())
-        return [[loop.blocks[0].self_attn for loop in pair] for pair in pairs if pair[0].blocks[0].self_attn]
+        loops = zip(model.loops(), found.loops())
+        return [[loop.blocks[0].self_attn for loop in pair] for pair in loops if pair[0].blocks[0].self_attn]
 
-    for old, new in as_large(passes, model.config.narrower_heads, widest_below):
+    for old, new in pairs(passes, model.config.narrower_heads):
         assert old.heads == new.heads
-    for old, new in as_large(blocks, model.config.more_heads, widest) if count.stored(once) < target else ():
+    for old, new in pairs(blocks, model.config.more_heads):
         assert old.qkv.in_features * new.heads == new.qkv.in_features * old.heads
 
 
@@ -117,6 +119,16 @@ def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
     assert (args.epochs, args.warmup_epochs) == (3, 2.5)
 
 
+def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
+    """The looped one in the trainer, six for each of two widths, one for each row, and the preset of the controls."""
+    create = Mock(side_effect=timm.create_model)
+    monkeypatch.setattr(timm, "create_model", create)
+    compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--dry-run"])
+    assert "| time " in capsys.readouterr().out
+    assert create.call_count <= 1 + 2 * 6 + 5 + 1
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_comparison_from_end_to_end(images, tmp_path):
     output = tmp_path / "out"
@@ -125,6 +137,6 @@ def test_a_comparison_from_end_to_end(images, tmp_path):
     cli.python(*words)
     runs = pd.read_csv(output / "runs.csv")
     assert list(zip(runs["row"], runs["rate"])) == [("looped", 0.01), ("storage", 0.01)]
-    assert runs[["score", "score_8bit", "seconds", "decoding"]].notna().all(axis=None)
+    assert runs[["score", "seconds", "inference"]].notna().all(axis=None)
     assert "one seed, so no interval" in (output / "comparison.md").read_text()
     assert not [line for line in cli.python(*words).splitlines() if line.endswith("...")]

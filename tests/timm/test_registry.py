@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.models import model_entrypoint
 from torch import nn
 
 from recurrence.count import stored, unshared
@@ -27,6 +28,14 @@ def test_registered_models_are_those_of_the_families():
     for family in FAMILIES:
         module = family.__name__.rpartition(".")[2]
         assert sorted(family.default_cfgs) == sorted(name for name in MODELS if name in timm.list_models(module=module))
+
+
+def test_every_model_is_a_function_of_its_family_that_a_search_finds():
+    for family in FAMILIES:
+        text = Path(family.__file__).read_text(encoding="utf-8")
+        for name in family.default_cfgs:
+            assert f"@register_model\ndef {name}(" in text
+            assert getattr(family, name) is model_entrypoint(name)
 
 
 @pytest.mark.parametrize("row", [row for row in COUNTS if row.model in MODELS], ids=str)

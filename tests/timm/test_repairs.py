@@ -48,6 +48,10 @@ def attributes():
 environment, before = dict(os.environ), attributes()
 import timm_plugin
 assert dict(os.environ) == environment, set(os.environ) ^ set(environment)
+tools = ("analysis", "comparison", "conversion", "count", "eight_bits", "published", "task", "train", "training")
+ours = [name for name in sys.modules if name.startswith(("recurrence.", "timm_plugin."))]
+loaded = [name for name in ours if name.split(".")[1] in tools]
+assert not loaded and "timm_plugin.sret" in sys.modules, loaded
 after = attributes()
 changed = [key for key, value in before.items() if after.get(key) is not value]
 assert not changed, changed

@@ -65,6 +65,20 @@ def test_published_placement_of_drop_path():
         assert got[::2] == got[1::2] == pytest.approx(block)
 
 
+def test_drop_path_is_timms_and_its_rate_may_change():
+    layer, x = DropPath(0.25).train(), torch.ones(4000, 3, 2)
+    assert isinstance(layer, timm.layers.DropPath)
+    assert not layer.state_dict()
+    assert sorted(map(sum, layer(x).flatten(1).unique(dim=0).tolist())) == pytest.approx([0, 8])  # whole samples
+    assert layer(x).mean().item() == pytest.approx(1, abs=0.05)
+    for rate, expected in ((0.0, x), (1.0, 0 * x)):
+        layer.drop_prob = rate
+        assert torch.equal(layer(x), expected)
+    layer.drop_prob, layer.scale_by_keep = 0.25, False
+    assert layer(x).unique().tolist() == [0, 1]
+    assert torch.equal(layer.eval()(x), x)
+
+
 def depth(loops: dict[str, Loop], name: str) -> float:
     """Where a parameter comes in, counted in passes: at the embedding, at the middle pass of its uses, at the head."""
     start = 1
