@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recurrence.files import make_folder, open_in_place, remove, write_text
+
 Values = dict[str, Any]
 
 
@@ -64,7 +66,7 @@ class Runner:
 
     def run(self, command: Sequence[str], log: Path) -> int:
         """Appends the output of a command to its log; returns the status, negative if a signal ended it."""
-        with log.open("ab") as file:
+        with open_in_place(log) as file:
             options: dict[str, Any] = dict(stdout=file, stderr=subprocess.STDOUT, env=self.environment)
             # close_fds: while the command runs, it holds the lock of the folder, even if this program is killed.
             process = subprocess.Popen(
@@ -102,7 +104,7 @@ def result_of(run: Run, runner: Runner) -> Values:
 
     `failure` says in one line why a step has none. A training that `diverged` is not repeated, any other failure is.
     """
-    run.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(run.folder)
     found: Values = {}
     for step in run.steps:
         values = _finished(run, step)
@@ -120,13 +122,13 @@ def _finished(run: Run, step: Step) -> Values | None:
     """The result of an earlier call with the same flags; None if there is none."""
     result, begun = run.folder / f"{step.name}.json", run.folder / f"{step.name}.flags"
     if not begun.exists() or _options(json.loads(begun.read_text())) != _options(step.flags):
-        result.unlink(missing_ok=True)
+        remove(result)
     return json.loads(result.read_text()) if result.exists() else None
 
 
 def _attempt(run: Run, step: Step, runner: Runner) -> Values:
     log, flags = run.folder / f"{step.name}.log", run.folder / f"{step.name}.flags"
-    flags.write_text(json.dumps(step.flags))
+    write_text(flags, json.dumps(step.flags))
     begin = log.stat().st_size if log.exists() else 0
     status = runner.run(step.command, log)
     if runner.ended.is_set():
@@ -148,9 +150,7 @@ def _attempt(run: Run, step: Step, runner: Runner) -> Values:
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if wrong:
             values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-    part = run.folder / f"{step.name}.tmp"
-    part.write_text(json.dumps(values))
-    part.replace(run.folder / f"{step.name}.json")
+    write_text(run.folder / f"{step.name}.json", json.dumps(values))
     return values
 
 
@@ -172,8 +172,8 @@ def _options(words: Sequence[str]) -> set[str]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a folder for this process and its commands. Raises ValueError if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    make_folder(folder)
+    with open_in_place(folder / ".lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
