@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from recurrence.count import stored
 from recurrence.errors import report_to_torchrun
-from recurrence.files import damage
+from recurrence.files import damage, make_folder
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
@@ -236,7 +236,7 @@ class Trainer:
         saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
         start = self.resume(last) if last else 0
         if args.rank == 0:
-            output.mkdir(parents=True, exist_ok=True)
+            make_folder(output)
             record(table, start)
             if start:
                 saver.load_state_dict_from_checkpoint(last)
