@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurrence.files import make_folder, open_in_place, remove, write_text
+from recurrence.files import make_folder, open_in_place, read_json, remove, write_text
 
 Values = dict[str, Any]
 
@@ -121,9 +121,9 @@ def result_of(run: Run, runner: Runner) -> Values:
 def _finished(run: Run, step: Step) -> Values | None:
     """The result of an earlier call with the same flags; None if there is none."""
     result, begun = run.folder / f"{step.name}.json", run.folder / f"{step.name}.flags"
-    if not begun.exists() or _options(json.loads(begun.read_text())) != _options(step.flags):
+    if not begun.exists() or _options(read_json(begun, list)) != _options(step.flags):
         remove(result)
-    return json.loads(result.read_text()) if result.exists() else None
+    return read_json(result, dict) if result.exists() else None
 
 
 def _attempt(run: Run, step: Step, runner: Runner) -> Values:
@@ -158,7 +158,7 @@ def check_begun(runs: Sequence[Run]) -> None:
     """Raises ValueError if a training was begun with other flags, before any is started."""
     for run in runs:
         begun, now = run.folder / f"{run.steps[0].name}.flags", run.steps[0].flags
-        changed = _options(now) ^ _options(json.loads(begun.read_text()) if begun.exists() else now)
+        changed = _options(now) ^ _options(read_json(begun, list) if begun.exists() else now)
         if changed:
             output, flags = run.folder.parent.parent, " ".join(sorted(changed))
             raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags})")
@@ -166,7 +166,7 @@ def check_begun(runs: Sequence[Run]) -> None:
 
 def _options(words: Sequence[str]) -> set[str]:
     """The options with their values, in whatever order they were given; of one that is repeated, the last value."""
-    return {*{re.split("[ =]", one)[0]: one for one in re.split(" (?=--)", " ".join(words))}.values()}
+    return {*{re.split("[ =]", one)[0]: one for one in re.split(" (?=--)", " ".join(map(str, words)))}.values()}
 
 
 @contextlib.contextmanager
