@@ -5,6 +5,7 @@ name beside its place, and is renamed when it is complete: a link there is repla
 """
 
 import contextlib
+import json
 import os
 import pickle
 import secrets
@@ -13,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def require_regular(path: str | Path) -> None:
@@ -122,6 +123,18 @@ def remove(path: str | Path) -> None:
 def _beside(path: str | Path) -> Path:
     path = Path(path)
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def read_json(path: str | Path, kind: type) -> Any:
+    """What a JSON file holds. Raises ValueError, with the name, if it is damaged or holds something of another kind."""
+    require_regular(path)
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(found, kind):
+        raise ValueError(f"{path}: must hold a {kind.__name__}, not a {type(found).__name__}")
+    return found
 
 
 def damage(path: str | Path) -> str | None:

@@ -1,19 +1,24 @@
 """Files of a run from a stranger: nothing outside its folder changes, and one module writes and removes all files."""
 
+import argparse
 import ast
 import errno
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
+import timm
 import torch
 
 from recurrence import files
 from recurrence.comparison import runs
 from tests.support import cli
 from tests.support.image_training import checkpoint, flags
+from timm_plugin import accuracy, checkpoints, convert, depth
 from timm_plugin import train as train_image
+from timm_plugin._saved import OPTIONS, options_of
 from timm_plugin.training.files import record
 
 OWNER = "recurrence/files.py"
@@ -188,37 +193,141 @@ def run_trainer(images, folder, *more) -> None:
 
 
 @pytest.fixture
-def resumed(images, folder, trained):
-    """Resumes the run after changes to its checkpoint; returns the error, or None if it ends as it should."""
+def resumed(images, folder, trained, capsys):
+    """Resumes the run after changes to its checkpoint; returns the last line of the error, or "" if it ends well."""
     shutil.copytree(trained[0], folder, dirs_exist_ok=True)
 
-    def resume(**changes: object) -> str | None:
+    def resume(**changes: object) -> str:
         torch.save({**trained[1], **changes}, folder / "last.pth.tar")
         try:
             run_trainer(images, folder, "--resume")
         except SystemExit as error:
-            return str(error.code)
+            return error.code if isinstance(error.code, str) else capsys.readouterr().err.strip().splitlines()[-1]
+        return ""
 
     return resume
+
+
+HISTORY = {"checkpoint_files": [], "best_epoch": 0, "best_metric": -1.0, "pending": (0, -1.0)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["../thesis.txt", "{parent}/thesis.txt", "summary.csv", "checkpoint-0.pth.tar/..", 3])
 def test_a_checkpoint_removes_no_file_but_checkpoints_of_its_folder(folder, thesis, resumed, name):
     name = name.format(parent=folder.parent) if isinstance(name, str) else name
-    history = {"checkpoint_files": [(name, -1.0)], "best_epoch": 0, "best_metric": -1.0, "pending": (0, -1.0)}
-    error = resumed(saver=history)
+    error = resumed(saver={**HISTORY, "checkpoint_files": [(name, -1.0)]})
     assert f"{folder}/last.pth.tar: checkpoint_files={name!r}: must name checkpoints of its own folder" in error
     assert thesis.read_text() == "mine"
     assert (folder / "summary.csv").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["pending", "best_epoch", "best_metric", "checkpoint_files"])
+@pytest.mark.parametrize("key", HISTORY)
 def test_a_history_of_other_types_is_named(folder, resumed, key):
-    history = {"checkpoint_files": [], "best_epoch": 0, "best_metric": 1.0, "pending": (0, 1.0), key: "../x"}
-    assert resumed(saver=history).startswith(f"train: error: {folder}/last.pth.tar: ")
-    assert resumed(saver=[1]).startswith(f"train: error: {folder}/last.pth.tar: has no history of checkpoints")
+    assert resumed(saver={**HISTORY, key: "../x"}).startswith(f"train: error: {folder}/last.pth.tar: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *(("args", None), ("state_dict", [1]), ("state_dict", {}), ("state_dict", {"head.weight": "text"})),
+        *(("epoch", "3"), ("epoch", -1), ("epoch", True), ("epoch", None), ("saver", [1]), ("arch", 3)),
+        *(("optimizer", {}), ("optimizer", {"state": 3, "param_groups": [{}]}), ("optimizer", "adam")),
+    ],
+)
+def test_a_malformed_checkpoint_is_not_resumed(folder, resumed, part, value):
+    assert f"--resume {folder}/last.pth.tar: " in resumed(**{part: value})
+
+
+def saved(folder, **changes: object) -> Path:
+    """A checkpoint of a small model, after changes to it."""
+    model = timm.create_model("vit_tiny_patch16_224", patch_size=4, embed_dim=24, depth=1, num_heads=2, num_classes=3)
+    state = {"arch": "vit_tiny_patch16_224", "args": argparse.Namespace(), "state_dict": model.state_dict(), "epoch": 0}
+    torch.save({**state, **changes}, folder / "last.pth.tar")
+    return folder / "last.pth.tar"
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *(("args", None), ("args", {"data": "x"}), ("state_dict", [1]), ("state_dict", {}), ("epoch", "x")),
+        *(("state_dict", {3: torch.zeros(2)}), ("state_dict", {"norm.weight": "x"}), ("arch", ["a"])),
+        *(("state_dict_ema", 3.5), ("model", float("nan"))),
+    ],
+)
+def test_a_malformed_checkpoint_is_named_by_every_command(folder, rejected, part, value):
+    path = saved(folder, **{part: value})
+    for main, words in (
+        (accuracy.main, [folder]),
+        (convert.main, ["unshare", path, folder / "new"]),
+        (depth.main, [folder, "--checkpoint", path]),
+    ):
+        error = rejected(main, *words)
+        assert f"error: {path}: " in error.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"architecture": NaN}',
+        '{"architecture": ["sret_t"]}',
+        '{"architecture": "none"}',
+        "[" * 100_000,
+        "[1]",
+        "{",
+        "",
+    ],
+)
+def test_a_malformed_folder_is_named(folder, rejected, text):
+    (folder / "config.json").write_text(text)
+    error = rejected(convert.main, "unshare", folder, folder / "new")
+    assert f"error: {folder}/config.json: " in error.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"depth": 1000000000}', '{"depth": NaN}', "[1]", '"depth"', '{"depth": [[[[[1]]]]]}']
+)
+def test_arguments_in_a_folder_have_bounds(folder, arguments):
+    (folder / "config.json").write_text(f'{{"architecture": "sret_t", "model_args": {arguments}}}')
+    with pytest.raises(ValueError, match=f"^{folder}/config.json: model_args: must be names and values"):
+        checkpoints.load(folder)
+
+
+HOSTILE = {
+    "dataset": ["wds/x", "hfds/x", "tfds/x", "pipe:touch ran", 3],
+    "data": [3, ["x"], "a\0b"],
+    "workers": [3000, -1, "2", 1.5, True],
+    "batch_size": [0, 10**9, "64"],
+    "img_size": [0, 10**9, (8, 8), "16"],
+    "input_size": [(3, 16), (3, 16, 10**9), 16],
+    "num_classes": [-1, 10**9, "3"],
+    "in_chans": [0, 10**9],
+    "crop_pct": [0, 2, float("nan"), "1"],
+    "mean": [float("nan"), [float("nan")] * 3, "0.5", []],
+    "std": [[2, 2, 2], 3],
+    "model_kwargs": ["depth=1", {"depth": 10**9}, {3: 4}, [("depth",)], {"drop_rate": float("inf")}, 5],
+    **dict.fromkeys(["train_split", "val_split", "device", "interpolation", "gp"], [3, ["x"]]),
+}
+
+
+def test_every_option_that_may_be_read_is_tried():
+    assert HOSTILE.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_options_of_a_run_have_types_and_bounds(folder, rejected, name):
+    for value in HOSTILE[name]:
+        path = saved(folder, args=argparse.Namespace(**{name: value}))
+        for main, words in ((accuracy.main, [folder]), (convert.main, ["unshare", path, folder / "new"])):
+            error = rejected(main, *words).strip().splitlines()[-1]
+            assert f"error: {path}: {name}={str(value)[:100]!r}: {OPTIONS[name].text}" in error
+
+
+def test_only_listed_options_are_read(folder):
+    args = argparse.Namespace(data="x", dataset="torch/cifar10", workers=2, mixup=object, output="/", teacher=None)
+    read = {"data": "x", "dataset": "torch/cifar10", "workers": 2, "img_size": None, "crop_pct": None}
+    assert vars(options_of(folder, args)) == read
 
 
 @pytest.mark.slow
@@ -227,7 +336,7 @@ def test_a_run_is_not_resumed_through_links(folder, thesis, resumed):
     for name in ("tmp.pth.tar", "model_best.pth.tar", "model_best.pth.tar.tmp", "checkpoint-1.pth.tar", "summary.tmp"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(thesis)
-    assert resumed() is None
+    assert resumed() == ""
     assert thesis.read_text() == "mine"
     assert checkpoint(folder)["epoch"] == 1
     assert not (folder / "model_best.pth.tar").is_symlink()
