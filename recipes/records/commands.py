@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+from argparse import Namespace
 from pathlib import Path
 
 from request import Request, accumulation
@@ -105,8 +106,13 @@ def stages(request: Request, run: Run, seed: int) -> dict[str, list[str]]:
     return found
 
 
-def parse_training(found: dict[str, list[str]]) -> None:
-    """Lets the trainer's own parser read its flags, before anything starts; it exits where they are wrong."""
+def parse_training(found: dict[str, list[str]]) -> Namespace | None:
+    """Lets the trainer's own parser read its flags, before anything starts; it exits where they are wrong.
+
+    Returns:
+        fairseq's options; None if it does not train.
+    """
+    training = None
     for trainer, words in TRAINING.findall("\n".join(found.get("training", []))):
         if trainer.endswith(".py"):
             from timm_plugin.training.options import parser
@@ -119,7 +125,8 @@ def parse_training(found: dict[str, list[str]]) -> None:
 
             command_line = options.get_training_parser()
             command_line.usage = trainer
-            options.parse_args_and_arch(command_line, shlex.split(words))
+            training = options.parse_args_and_arch(command_line, shlex.split(words))
+    return training
 
 
 def script(found: dict[str, list[str]]) -> str:

@@ -46,12 +46,13 @@ class Kind(BaseModel):
 
 
 class Translation(Kind):
-    at_paper = ("data", "languages", "tests", "micro_batch", "train", "search", "symbols")
+    at_paper = ("data", "languages", "tests", "micro_batch", "train", "search", "symbols", "pairs")
 
     data: str = ""
     languages: str = ""
     tests: dict[str, str] = {}
     symbols: PositiveInt | None = None
+    pairs: PositiveInt | None = None  # sentence pairs of the training set at scale paper
     set: str = ""  # of a data set that has several
     average: str = ""
     search: str = ""

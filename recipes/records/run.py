@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import collect
+import later
 import results_csv
 from commands import parse_training, recorded_command, required_rows, run_folder, script, stages
 from execute import StageFailed, locked, run_stages
@@ -177,8 +178,12 @@ def carry_out(recipe: str, words: list[str]) -> None:
     if request.dry_run == "0" and table.kind != "count":
         check_machine(request, table)
     prepare_environment(request.threads)
-    for run in runs if request.flags and request.dry_run == "0" else []:
-        parse_training(stages(request, run, request.seeds[0]))
+    checked = request.dry_run == "0" and (request.flags or request.scale == "paper")
+    for run in runs if checked else []:
+        found = stages(request, run, request.seeds[0])
+        training = parse_training(found)
+        if training:
+            later.check(training, found, run.settings(request.scale, request.settings).keys.get("pairs"))
     for seed in request.seeds:
         for run in runs:
             run_row(request, run, seed)
