@@ -4,6 +4,7 @@ Source: see :mod:`recurrence.elastic`.
 """
 
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -152,14 +153,14 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         return loss + self.cfg.pass_loss * mean, sample_size, log
 
     def _at_reported_depths(self, model, sample, reduce: bool):
-        """The loss at full depth; its log also has the values at each reported depth, as `DEPTH/KEY`."""
+        """The loss at full depth; its log also has the loss at each reported depth."""
         loss, sample_size, log = super().forward(model, sample, reduce)
-        all_logs, reported = dict(log), self.reported_depths()
-        for name, depths in reported.items():
-            full = depths == reported["default_depth"]
-            depth_log = log if full else self._at(depths, model, sample, reduce)[2]
-            all_logs.update({f"{name}/{key}": value for key, value in depth_log.items()})
-        return loss, sample_size, all_logs
+        reported = self.reported_depths()
+        losses = {
+            name: loss if depths == reported["default_depth"] else self._at(depths, model, sample, reduce)[0]
+            for name, depths in reported.items()
+        }
+        return loss, sample_size, {**log, **{f"{name}_loss": found.data for name, found in losses.items()}}
 
     def reported_depths(self) -> dict[str, list[int]]:
         """The depths of each loop at which validation reports the loss, by name; none if training has only one."""
@@ -186,17 +187,10 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     def reduce_metrics(cls, logging_outputs) -> None:
         """Also logs the loss at each reported depth, as `DEPTH_loss`."""
         super().reduce_metrics(logging_outputs)
-        names = {key.split("/")[0] for log in logging_outputs for key in log if "/" in key}
-        for name in sorted(names):
-            start = f"{name}/"
-            logs = [
-                {key.removeprefix(start): value for key, value in log.items() if key.startswith(start)}
-                for log in logging_outputs
-            ]
-            with metrics.aggregate(new_root=True) as found:
-                super().reduce_metrics(logs)
-            weight = sum(log.get("sample_size", 0) for log in logs)
-            metrics.log_scalar(f"{name}_loss", found["loss"].avg, weight, round=3)
+        size = sum(log.get("sample_size", 0) for log in logging_outputs)
+        for name in sorted({name for log in logging_outputs for name in log if name.endswith("_depth_loss")}):
+            loss = sum(log.get(name, 0) for log in logging_outputs)
+            metrics.log_scalar(name, loss / size / math.log(2), size, round=3)
 
     def training_depths(self, model: nn.Module) -> dict[str, TrainingDepth]:
         """The depth of each loop in training, by side.

@@ -46,7 +46,7 @@ class PlainArray(np.ndarray):
         _require_plain(isinstance(data, bytes) and 8 * math.prod(shape) == len(data))
         super().__setstate__((version, shape, np.dtype(kind.str), fortran, data))
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> Any:
         return np.asarray(self).__reduce__()
 
 
@@ -55,7 +55,7 @@ def _require_plain(holds: bool) -> None:
         raise pickle.UnpicklingError("an array that fairseq's checkpoints never hold")
 
 
-def rebuild_array(*unused) -> PlainArray:
+def rebuild_array(*unused) -> np.ndarray:
     """An empty array, of which a pickle then sets the state, numpy's `_reconstruct`."""
     return np.empty(0).view(PlainArray)
 

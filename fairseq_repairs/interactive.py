@@ -33,10 +33,10 @@ def read_every_line(_: Callable, input: str, buffer_size: int) -> Iterator[list[
 
     fairseq exits at the first such byte, and the remaining lines are lost; a carriage return shifts the answers.
     """
-    settings = dict(errors="replace", newline="\n")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(**settings)
-    with nullcontext(sys.stdin) if input == "-" else open(input, encoding="utf-8", **settings) as file:
+        sys.stdin.reconfigure(errors="replace", newline="\n")
+    typed = input == "-"
+    with nullcontext(sys.stdin) if typed else open(input, encoding="utf-8", errors="replace", newline="\n") as file:
         lines = map(str.strip, file)
         yield from iter(lambda: list(islice(lines, buffer_size)), [])
 
@@ -73,6 +73,7 @@ def answer_every_line(
     if empty:
         tokens = torch.full((len(empty), 1), task.target_dictionary.eos())
         constraints = pack_constraints([[] for _ in empty]) if cfg.generation.constraints else None
+        task.sources = [""] * len(empty)
         yield Batch(torch.tensor(empty), tokens, torch.ones_like(tokens[:, 0]), constraints)
 
 

@@ -54,18 +54,19 @@ def find_source_words(found: list, task: FairseqTask, generator: Any, models: An
     for number, (tokens, hypotheses) in enumerate(zip(sample["net_input"]["src_tokens"], found)):
         words, places = _source(task, tokens, _text(task, sample, number))
         for hypothesis in hypotheses:
-            attention = hypothesis["attention"]  # (S, T)
+            attention = hypothesis.get("attention")  # (S, T)
             if words and attention is not None and attention.numel():
                 hypothesis["alignment"] = Alignment(hypothesis["alignment"])
                 hypothesis["alignment"].words = [words[i] for i in attention[places].argmax(0).tolist()]
 
 
 def _text(task: FairseqTask, sample: dict, number: int) -> str:
-    """A source as it was read."""
+    """A source as it was read; nothing where that is not known, as in the hub interface."""
     if "id" not in sample:
         return task.sources[number]  # see interactive.answer_every_line
-    (data,) = task.datasets.values()
-    return data.src.get_original_text(int(sample["id"][number]))
+    sides = [getattr(data, "src", None) for data in task.datasets.values()]
+    read = getattr(sides[0], "get_original_text", None) if len(sides) == 1 else None
+    return read(int(sample["id"][number])) if read else ""
 
 
 def _source(task: FairseqTask, tokens: Tensor, text: str) -> tuple[list[str], Tensor]:

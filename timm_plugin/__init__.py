@@ -5,7 +5,7 @@ That is all; `timm_plugin.repairs.apply()` also repairs timm's reading of images
 
 from timm_plugin import owf_vit, plain_vit, recursive_deit, recursive_mixer, repairs, ringformer_vit, sret, uit
 
-FAMILIES = (uit, owf_vit, plain_vit, recursive_deit, recursive_mixer, ringformer_vit, sret)
+FAMILIES = (ringformer_vit, uit, owf_vit, plain_vit, recursive_deit, recursive_mixer, sret)
 MODELS = tuple(name for family in FAMILIES for name in family.default_cfgs)
 """Every registered name."""
 

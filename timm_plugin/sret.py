@@ -232,11 +232,14 @@ class Stage(nn.Module):
     def _pooled(self, token: Tensor) -> Tensor:
         """The convolution of a class token, (B, C / 2, 1, 1) -> (B, C, 1, 1), which sees the centre of the kernel only.
 
-        Some CPUs give the rest of the kernel a gradient of NaN in bfloat16.
+        Some CPUs give the rest of the kernel a gradient of NaN in bfloat16. A convolution that was changed is called.
         """
-        if not (isinstance(token, Tensor) and is_plain(self.pool, nn.Conv2d)):
-            return self.pool(token)
-        return F.conv2d(token, self.pool.weight[..., 1:2, 1:2], self.pool.bias, groups=self.pool.groups)
+        pool = self.pool
+        if not (isinstance(token, Tensor) and is_plain(pool, nn.Conv2d)):
+            return pool(token)
+        if (pool.padding, pool.dilation, pool.padding_mode) != ((1, 1), (1, 1), "zeros"):
+            return pool(token)
+        return F.conv2d(token, pool.weight[..., 1:2, 1:2], pool.bias, groups=pool.groups)
 
 
 class SReT(ImageModel):

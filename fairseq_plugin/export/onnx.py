@@ -81,6 +81,9 @@ class Step(nn.Module):
     def __init__(self, model: nn.Module, shared: Sequence[int]):
         super().__init__()
         self.decoder, self.shared = model.decoder, shared  # the context of each pass
+        self.embedding = (
+            model.decoder.embed_tokens
+        )  # a decoder only borrows the encoder's, and a graph stores constants
 
     def forward(self, tokens: Tensor, past: Tensor, contexts: Tensor | None = None, source: Tensor | None = None):
         decoder, state, memory = self.decoder, Past(past), {}
@@ -141,6 +144,7 @@ class Graph:
     dynamic: list[dict[int, str]]
 
 
+@torch.no_grad()
 def graphs(model: nn.Module) -> list[Graph]:
     """Those of an encoder-decoder: the encoder, and a step of the decoder; of a language model: a step."""
     stack = getattr(model.decoder, "stack", None)
@@ -181,7 +185,7 @@ def _recurrent_step(model: LanguageModel) -> Graph:
 class Weights:
     """The tensors of several graphs in one file: each is stored once, also if graphs or passes share it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.data = bytearray()
         self._places: dict[bytes, int] = {}
 
@@ -201,7 +205,9 @@ class Weights:
 def export(graph: Graph, int8: bool = False) -> onnx.ModelProto:
     """The graph in ONNX, with all weights, each of them once; in eight bits those of matrix products and embeddings."""
     names: dict[str, Any] = {}
-    shapes = [{dim: names.setdefault(name, Dim(name)) for dim, name in dims.items()} for dims in graph.dynamic]
+    shapes: list[Any] = [
+        {dim: names.setdefault(name, Dim(name)) for dim, name in dims.items()} for dims in graph.dynamic
+    ]
     if isinstance(graph.module, RecurrentStep):  # whose state are variable arguments
         shapes = [shapes[0], tuple(shapes[1:])]
     arguments = dict(input_names=list(graph.inputs), output_names=graph.outputs, dynamic_shapes=tuple(shapes))

@@ -8,6 +8,7 @@ import math
 import re
 from argparse import Namespace
 
+from commands import Stages
 from rows import TableError
 
 # Most tokens of a pair on average: of its longer sentence, with its share of a batch's padding. WMT's have about 35.
@@ -22,7 +23,7 @@ READ = {
 }
 
 
-def check(training: Namespace, found: dict[str, list[str]], pairs: int | None = None) -> None:
+def check(training: Namespace, found: Stages, pairs: int | None = None) -> None:
     """Rejects a training that does not leave what the later stages read. One without a last update is not checked.
 
     Args:

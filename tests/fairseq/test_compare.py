@@ -118,6 +118,9 @@ FLAGS = [
 ]
 
 
+ELASTIC = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy"]
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
@@ -134,6 +137,7 @@ FLAGS = [
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
+        ([*ELASTIC, "--depth-range", "4-2"], "--depth-range=4-2: must be MIN-MAX with 1 <= MIN < MAX"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
         (["--arch", cli.ARCH, "--score", "--beem 5"], "unrecognized arguments: --beem 5"),
         (["--arch", cli.ARCH, "--score", "--scoring chrf"], "--scoring=chrf: must be sacrebleu or bleu"),

@@ -10,7 +10,7 @@ import cost_image
 import pytest
 import timm
 import torch
-from commands import smaller_model
+from kinds.images import smaller_model
 from torch import nn
 
 import timm_plugin
@@ -180,11 +180,9 @@ def test_every_kind_of_operation_counts():
 
 @pytest.mark.parametrize(("targets", "before"), [(3, False), (1, False), (1, True)])
 def test_the_published_form_of_a_signal_gives_its_values(targets, before):
-    signal, layer = LevelSignal(targets, 6, 6, 2, before), nn.Linear(6, 6 * targets)
+    signal, source = LevelSignal(targets, 6, 6, 2, before), torch.randn(3, 5, 6)
     nn.init.normal_(signal.up), nn.init.normal_(signal.down)
-    x, source = torch.randn(2, 3, 5, 6)
-    found = cost_image._multiplied_out(signal, layer, x, source)
-    torch.testing.assert_close(found, signal(layer, x, source), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cost_image._multiplied_out(signal, source), signal(source), atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_without_signals_has_one_count():

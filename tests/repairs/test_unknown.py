@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from fairseq.models.transformer import TransformerModel
 
 from fairseq_repairs.checkpoints import load_safely
 from tests.support import upstream
@@ -74,6 +75,17 @@ def test_a_search_aligns_without_printing_it(unknowing):
     output = upstream.printed(data, path, "foo\n", *flags)
     assert upstream.translations(output) == {0: "foo foo foo"}
     assert "A-0" not in output
+
+
+def test_empty_lines_and_the_hub_interface_have_no_words(unknowing):
+    data, path = unknowing
+    flags = ("--task", "translation", "--replace-unk", "--buffer-size", "9", *SEARCH)
+    assert upstream.answer(data, path, "\n\n", *flags) == {0: "", 1: ""}
+    assert upstream.answer(data, path, "\nfoo\n\n\n", *flags) == {0: "", 1: "foo foo foo", 2: "", 3: ""}
+    hub = TransformerModel.from_pretrained(
+        str(path.parent), path.name, str(data), replace_unk="", max_len_a=0, max_len_b=3
+    )
+    assert hub.translate("one") == "<unk> <unk> <unk>"
 
 
 def test_fairseq_generate_reads_the_words_of_raw_data(unknowing, data, tmp_path):

@@ -52,6 +52,17 @@ def test_a_property_of_the_stems_convolutions_acts(kind, change):
     assert model(x).isfinite().all()
 
 
+@pytest.mark.parametrize("change", [circular, dilated, unbiased])
+def test_a_property_of_the_convolution_between_stages_acts_on_the_class_token(change):
+    model, x = vision.small_with_images("sret, class token")
+    for stage in model.stages[1:]:
+        change(stage.pool)
+    found = model(x)
+    for stage in model.stages[1:]:
+        stage.pool.register_forward_hook(lambda *call: None)  # for which the module is called
+    torch.testing.assert_close(found, model(x), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_the_stem_may_stay_in_float32(dtype):
     model = vision.fresh("sret_t").to(dtype)
