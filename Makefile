@@ -12,12 +12,12 @@ BENCH ?= translation language scan vision
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-translation demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official
+.PHONY: help install demo demo-pronounce demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official
 
 help:
 	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
 	@echo "make demo           one block as a loop and run once on a cellular automaton: which of them goes on? (a minute)"
-	@echo "make demo-translation    train a small RingFormer to translate numbers, decode, score (2 minutes of training)"
+	@echo "make demo-pronounce train a small RingFormer to pronounce English words, score it, try it on yours (5 minutes)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
@@ -36,8 +36,8 @@ install: $(FULL)
 demo: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/automaton/run.sh
 
-demo-translation: $(DEMO)
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/numbers/run.sh
+demo-pronounce: $(DEMO)
+	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/pronounce/run.sh
 
 demo-vision: $(DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh

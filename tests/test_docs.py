@@ -92,7 +92,7 @@ def test_python_examples_compile(example):
 def test_the_example_of_eight_bits_takes_a_hub_interface():
     pytest.importorskip("torchao")
     (example,) = (text.values[0] for text in PYTHON if "quantize_dynamic" in text.values[0])
-    exec(example, dict(model=RingFormer.from_pretrained("ringformer_tiny.numbers")))
+    exec(example, dict(model=RingFormer.from_pretrained("ringformer_small.pronounce")))
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])

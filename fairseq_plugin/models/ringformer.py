@@ -96,7 +96,7 @@ class RingFormer(LoopedTransformer):
     @classmethod
     def hub_models(cls) -> dict[str, dict[str, str]]:
         """The models inside the package, which `from_pretrained` takes by name."""
-        return {name: {"path": str(WEIGHTS / name), "bpe": "sentencepiece"} for name in ("ringformer_tiny.numbers",)}
+        return {name: {"path": str(WEIGHTS / name), "bpe": "letters"} for name in ("ringformer_small.pronounce",)}
 
     @classmethod
     def has_static_levels(cls, args) -> bool:

@@ -4,10 +4,11 @@
 #   recipes/pronounce/run.sh [flags of fairseq-train]
 #
 # ARCH   a translation architecture (default ringformer_small)
-# SCALE  demo   all words and 500 updates: about 4 minutes of training on 2 cores (default)
+# SCALE  demo   all words and 500 updates: about 4 minutes of training on one core (default)
 #        smoke  2,000 words and 20 updates, under a minute; only shows that the recipe works
 # SEED (default 1); OUT, DRY_RUN, THREADS as in recipes/common.sh
-# train.sh has the whole training.
+# Expected at scale demo: 58 % wrong words and 17 % wrong phonemes among 3,628 words not seen in training. train.sh has the
+# whole training, which gets much further.
 source "$(dirname "$0")/../common.sh"
 
 ARCH=${ARCH:-ringformer_small} SCALE=${SCALE:-demo} SEED=${SEED:-1}

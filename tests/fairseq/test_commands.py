@@ -54,7 +54,7 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
 
 def test_weights_that_do_not_fit_are_named_with_their_file(tmp_path, rejected):
     """torch lists every key, and names no file."""
-    shipped = WEIGHTS / "ringformer_tiny.numbers"
+    shipped = WEIGHTS / "ringformer_small.pronounce"
     state = load_safely(shipped / "model.pt")
     renamed = [key for key in state["model"] if key.startswith("decoder.loop.own")]
     for key in renamed:
@@ -70,7 +70,7 @@ def test_weights_that_do_not_fit_are_named_with_their_file(tmp_path, rejected):
         "size mismatch for decoder.output_projection.bias: "
     )
     said = rejected(convert.main, "unshare", tmp_path / "model.pt", tmp_path / "out.pt")
-    assert f"error: IN={tmp_path / 'model.pt'}: --arch ringformer_tiny: does not fit the weights: Missing key" in said
+    assert f"error: IN={tmp_path / 'model.pt'}: --arch ringformer_small: does not fit the weights: Missing key" in said
     assert said.count(".norms.") == 2  # a missing key and an unexpected one
 
 

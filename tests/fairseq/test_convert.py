@@ -281,7 +281,7 @@ def test_foreign_checkpoints_are_rejected_by_name(state, message):
 
 def test_the_folder_of_the_result_is_made(tmp_path, rejected):
     """Writing would be tried three times, and each wait for a disk that may recover."""
-    shipped, out = WEIGHTS / "ringformer_tiny.numbers" / "model.pt", tmp_path / "new" / "out.pt"
+    shipped, out = WEIGHTS / "ringformer_small.pronounce" / "model.pt", tmp_path / "new" / "out.pt"
     convert.main(["unshare", str(shipped), str(out)])
     assert load_safely(out)["args"].arch == "transformer"
     assert "Not a directory" in rejected(convert.main, "unshare", shipped, out / "below" / "out.pt")

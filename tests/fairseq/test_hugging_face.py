@@ -169,14 +169,13 @@ def test_a_folder_translates_as_fairseq_does(corpus, arch, joint, tmp_path):
     assert greedy[:, 1].tolist() == expected[:, 0].argmax(1).tolist()
 
 
-def test_the_model_of_the_package_translates_with_the_dictionaries_beside_it(tmp_path):
-    shipped, folder = WEIGHTS / "ringformer_tiny.numbers", tmp_path / "numbers"
-    pieces = shipped / "sentencepiece.bpe.model"
-    convert.main(["hf", str(shipped / "model.pt"), str(folder), "--sentencepiece-model", str(pieces)])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+def test_the_model_of_the_package_pronounces_with_the_dictionaries_beside_it(tmp_path):
+    folder = tmp_path / "pronounce"
+    convert.main(["hf", str(WEIGHTS / "ringformer_small.pronounce" / "model.pt"), str(folder)])
+    letters, phonemes = map(transformers.AutoTokenizer.from_pretrained, (folder, folder / "target"))
     fsmt = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    tokens = fsmt.generate(**tokenizer("four thousand and twenty-one", return_tensors="pt"), num_beams=1)
-    assert tokenizer.decode(tokens[0], skip_special_tokens=True) == "viertausendeinundzwanzig"
+    tokens = fsmt.generate(**letters("e u p h e m i s t i c", return_tensors="pt"), num_beams=1)
+    assert phonemes.decode(tokens[0], skip_special_tokens=True) == "Y UW F AH M IH S T IH K"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +188,8 @@ def test_the_model_of_the_package_translates_with_the_dictionaries_beside_it(tmp
 )
 def test_files_of_another_kind_are_named(option, data, message, tmp_path, rejected):
     """Neither sentencepiece's error nor one of fairseq's two names the file."""
-    given, folder = tmp_path / "given", tmp_path / "numbers"
+    given, folder = tmp_path / "given", tmp_path / "folder"
     given.write_bytes(data)
-    words = ("hf", WEIGHTS / "ringformer_tiny.numbers" / "model.pt", folder, option, given)
+    words = ("hf", WEIGHTS / "ringformer_small.pronounce" / "model.pt", folder, option, given)
     assert f"{option}={given}: {message}" in rejected(convert.main, *words)
     assert not folder.exists()

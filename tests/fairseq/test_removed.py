@@ -87,4 +87,4 @@ def test_in_python(name):
 def test_among_the_arguments_of_from_pretrained(name):
     """Even if the checkpoint names it, as the one in the package does."""
     with pytest.raises(ValueError, match=f"^{name}: was removed: {re.escape(REMOVED[name])}$"):
-        RingFormer.from_pretrained("ringformer_tiny.numbers", **{name: 4})
+        RingFormer.from_pretrained("ringformer_small.pronounce", **{name: 4})
