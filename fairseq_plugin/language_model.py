@@ -60,7 +60,7 @@ class LanguageDecoder(StackDecoder):
     def new_state(self) -> Any:
         return self.stack.new_state(self.passes)
 
-    def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None) -> Tensor:
+    def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None, **memory: Any) -> Tensor:
         return self.stack(x, padding, state, passes=self.passes, states=states)
 
     def finish(self, x: Tensor) -> Tensor:

@@ -104,8 +104,8 @@ class Model:
         for symbol in prompt[:-1]:
             state = self.step(np.full((rows * beam, 1), symbol), state, feed)[1]
         tokens = np.full((rows * beam, 1), prompt[-1])
-        history = np.zeros((rows * beam, 0), dtype=np.int64)
-        total = np.zeros((rows, beam), dtype=np.float32)
+        history: np.ndarray = np.zeros((rows * beam, 0), dtype=np.int64)
+        total: np.ndarray = np.zeros((rows, beam), dtype=np.float32)
         ended: list[list[tuple[float, list[int]]]] = [[] for _ in texts]
         open_rows = list(range(rows))  # of the texts that are not finished
         for length in range(1, most + 2):

@@ -185,7 +185,7 @@ def _recurrent_step(model: LanguageModel) -> Graph:
 class Weights:
     """The tensors of several graphs in one file: each is stored once, also if graphs or passes share it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.data = bytearray()
         self._places: dict[bytes, int] = {}
 
@@ -205,7 +205,9 @@ class Weights:
 def export(graph: Graph, int8: bool = False) -> onnx.ModelProto:
     """The graph in ONNX, with all weights, each of them once; in eight bits those of matrix products and embeddings."""
     names: dict[str, Any] = {}
-    shapes = [{dim: names.setdefault(name, Dim(name)) for dim, name in dims.items()} for dims in graph.dynamic]
+    shapes: list[Any] = [
+        {dim: names.setdefault(name, Dim(name)) for dim, name in dims.items()} for dims in graph.dynamic
+    ]
     if isinstance(graph.module, RecurrentStep):  # whose state are variable arguments
         shapes = [shapes[0], tuple(shapes[1:])]
     arguments = dict(input_names=list(graph.inputs), output_names=graph.outputs, dynamic_shapes=tuple(shapes))
