@@ -69,7 +69,7 @@ class Run:
         """The result of an earlier call with the same flags; None if there is none."""
         result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
         flags = json.loads(begun.read_text()) if begun.exists() else ()
-        if step.repeated or not result.exists() or _options(flags) != _options(step.flags):
+        if not result.exists() or _options(flags) != _options(step.flags):
             return None
         return json.loads(result.read_text())
 
@@ -164,9 +164,10 @@ class Runner:
             wrong = [name for name, value in values.items() if not math.isfinite(value)]
             if wrong:
                 values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-        part = result.with_suffix(".tmp")
-        part.write_text(json.dumps(values))
-        part.replace(result)
+        if not step.repeated:
+            part = result.with_suffix(".tmp")
+            part.write_text(json.dumps(values))
+            part.replace(result)
         return values
 
     def run(self, command: Command, log: Path | None = None) -> int:
