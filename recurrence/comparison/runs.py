@@ -71,7 +71,7 @@ class Run:
         """The result of an earlier call with the same flags; None if there is none."""
         result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
         flags = json.loads(begun.read_text()) if begun.exists() else ()
-        if step.repeated or not result.exists() or _options(flags) != _options(step.flags):
+        if not result.exists() or _options(flags) != _options(step.flags):
             return None
         return json.loads(result.read_text())
 
@@ -166,7 +166,8 @@ class Runner:
             wrong = [name for name, value in values.items() if not math.isfinite(value)]
             if wrong:
                 values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-        write_text(result, json.dumps(values))
+        if not step.repeated:
+            write_text(result, json.dumps(values))
         return values
 
     def run(self, command: Command, log: Path | None = None) -> int:
