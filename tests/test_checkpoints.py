@@ -1,7 +1,6 @@
 """Checkpoints that earlier versions wrote: every one loads and computes what it did, or is refused by name."""
 
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from fairseq import checkpoint_utils
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests.support import cli, public, small_corpus
+from tests.support import cli, public, small_corpus, stored
 from timm_plugin import checkpoints
 
 try:
@@ -18,7 +17,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-FOLDER = Path(__file__).parent / "reference" / "checkpoints"
+FOLDER = stored.REFERENCE / "checkpoints"
 TABLE = tomllib.loads((FOLDER / "checkpoints.toml").read_text(encoding="utf-8"))
 TRAINING = TABLE.pop("training")
 VALUES = FOLDER / "checkpoints.safetensors"
@@ -31,8 +30,7 @@ LOADED = [name for name in TABLE if name not in (*REFUSED, *WARNED)]
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoints, and the corpus in its folder `data`."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    with tarfile.open(FOLDER / "checkpoints.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    stored.extract(folder)
     (folder / "data").mkdir()
     small_corpus.write(folder / "data")
     return folder

@@ -7,7 +7,6 @@ from argparse import Namespace
 from pathlib import Path
 
 import commands
-import kinds
 import pytest
 import render
 import request
@@ -15,9 +14,11 @@ import rows
 import run as program
 import torch
 from fairseq import options
+from kinds.base import SWITCHES
 
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
+from recurrence.comparison.runs import Command
 from tests.support import cli
 from tests.support.recipes import NAMED, PAPERS, PARSERS, RECIPES, TABLES, line, name, parsed, recipe, requested
 from tests.support.recipes import commands as printed
@@ -32,9 +33,9 @@ SCALES_OF_TABLES = [
 # Commands
 
 
-def program_of(command: str) -> str:
+def program_of(command: Command) -> str:
     """The program that a command starts, whose parser takes it; many rows have one in common, but for their folder."""
-    words = shlex.split(command)
+    words = list(command.words)
     if words[0] == "torchrun" and "fairseq_cli.train" in words:
         words = ["fairseq-train", *words[words.index("fairseq_cli.train") + 1 :]]
     elif words[0] == "torchrun":
@@ -46,15 +47,15 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
     """The parsers take every command of a run, which is trained where it has to be and scored in its folder."""
     request.check(asked, run)
     found = commands.stages(asked, run, 1)
-    programs = [program_of(line) for lines in found.values() for line in lines]
+    commands_of_all = [command for stage in found.values() for command in stage]
+    programs = list(map(program_of, commands_of_all))
     assert list(found)[-1] == "scoring"
     made_of_another = "sharing" in found or "decode" in run.settings(asked.scale).keys
     trains = run.table.kind != "count" and not made_of_another
     assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
-    *_, target = shlex.split(found["scoring"][-1])
     folder = commands.run_folder(asked, run, 1)
-    assert target == f"{folder}/scores.json"
-    used = {Path(word) for lines in found.values() for line in lines for word in shlex.split(line)}
+    assert found["scoring"][-1].output == folder / "scores.json"
+    used = {Path(word) for command in commands_of_all for word in command.words}
     _, scale, table, *_ = folder.parents
     assert not [path for path in used if table in (path, *path.parents) and scale not in path.parents], "its data"
 
@@ -76,7 +77,7 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-@pytest.mark.parametrize("switch", kinds.SWITCHES)
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path):
     for table in TABLES:
         for run in [run for run in table.runs.values() if switch in run.switches and "paper" in run.scales]:
@@ -86,8 +87,8 @@ def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path
                 assert all(program_of(line) for line in lines)
 
 
-def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
-    return shlex.split(found[stage][0])
+def words_of(found: commands.Stages, stage: str = "training") -> list[str]:
+    return list(found[stage][0].words)
 
 
 def trained_with(run: rows.Run, **settings: str) -> Namespace:

@@ -9,13 +9,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
 import torch
 from fairseq import options
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, FairseqLanguageModel
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from fairseq.tasks.speech_to_text import SpeechToTextTask
@@ -153,3 +154,23 @@ def _numbers(numbers: list[int]) -> str:
     if ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{{{ordered[0]}-{ordered[-1]}}}"
     return "{" + ",".join(map(str, ordered)) + "}"
+
+
+# Options
+
+
+def flags(arch: str) -> dict[str, Any]:
+    """The default of each flag that an architecture adds to fairseq's command line, by the flag."""
+    model = ARCH_MODEL_REGISTRY[arch]
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, add_help=False)
+    model.add_args(parser)
+    args = parser.parse_args([])
+    ARCH_CONFIG_REGISTRY[arch](args)
+    added = [action for action in parser._actions if hasattr(args, action.dest)]
+    return {flag: getattr(args, action.dest) for action in added for flag in action.option_strings}
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """The value of each argument of a registered image model that is built with none."""
+    with torch.device("meta"):
+        return vars(timm.create_model(name).config)

@@ -144,9 +144,9 @@ def no_links(*_) -> None:
 def test_a_log_is_not_appended_to_through_a_link(folder, thesis):
     (folder / "train.log").symlink_to(thesis)
     with pytest.raises(OSError, match=f"{folder}/train.log"):
-        runs.Runner(1).run([sys.executable, "-c", "print(1)"], folder / "train.log")
+        runs.Runner(1).run(runs.Command.of(sys.executable, "-c", "print(1)"), folder / "train.log")
     (folder / ".lock").symlink_to(thesis)
-    with pytest.raises(OSError, match=f"{folder}/.lock"), runs.locked(folder):
+    with pytest.raises(OSError, match=f"{folder}/.lock"), runs.locked(folder / ".lock"):
         pass
     assert thesis.read_text() == "mine"
 

@@ -1,0 +1,58 @@
+"""Elastic depth trains as it did as an option of models: losses and weights of 8 updates, from the same start."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import cli, public, small_corpus
+from tests.support.stored import REFERENCE, extract
+
+EXPECTED = json.loads((REFERENCE / "elastic_losses.json").read_text(encoding="utf-8"))
+COMMON = EXPECTED.pop("common").split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stored checkpoints, and the corpus in its folder `data`."""
+    folder = tmp_path_factory.mktemp("elastic")
+    extract(folder)
+    (folder / "data").mkdir()
+    small_corpus.write(folder / "data")
+    return folder
+
+
+def train(folder: Path, training: str, save_dir: Path, *more: object) -> list[float]:
+    """The loss of each update."""
+    flags = (*COMMON, *EXPECTED[training]["flags"].split(), "--save-dir", save_dir, *more)
+    log = cli.run("fairseq-train", folder / "data", "--user-dir", cli.PLUGIN, *flags)
+    return [line["loss"] for line in cli.logged(log)]
+
+
+def restarted(folder: Path, training: str) -> tuple:
+    """Flags that begin a training with the weights of a checkpoint."""
+    parts = ("optimizer", "lr-scheduler", "dataloader", "meters")
+    return "--restore-file", folder / f"{EXPECTED[training]['start']}.pt", *(f"--reset-{part}" for part in parts)
+
+
+def summary(save_dir: Path) -> float:
+    """One number for all trained weights."""
+    model = torch.load(save_dir / "checkpoint_last.pt", weights_only=False)["model"]
+    return sum(float((tensor.double() * public.weights(tensor.shape, key)).sum()) for key, tensor in model.items())
+
+
+@pytest.mark.parametrize("training", EXPECTED)
+def test_losses_and_weights_are_those_of_before(folder, training, tmp_path):
+    losses = train(folder, training, tmp_path, *restarted(folder, training))
+    assert losses == pytest.approx(EXPECTED[training]["losses"], abs=0.0011)
+    assert summary(tmp_path) == pytest.approx(EXPECTED[training]["weights"], rel=1e-3)
+
+
+def test_a_resumed_training_ends_the_same(folder, tmp_path):
+    training, saving = "range", ("--save-interval-updates", "2")
+    train(folder, training, tmp_path / "first", "--max-update", "2", *saving, *restarted(folder, training))
+    start = ("--restore-file", tmp_path / "first" / "checkpoint_1_2.pt")
+    losses = train(folder, training, tmp_path / "second", *start)
+    assert losses == pytest.approx(EXPECTED[training]["losses"][2:], abs=0.0011)
+    assert summary(tmp_path / "second") == pytest.approx(EXPECTED[training]["weights"], rel=1e-3)
