@@ -36,7 +36,7 @@ def named_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path, mode: str = "w", **options: str) -> Iterator[IO]:
+def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[IO]:
     """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
 
     Args:

@@ -85,6 +85,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
+    value: Any
     for name, value in found.items():
         kind = PARTS.get(name, object)
         if not isinstance(value, kind) or (name == "epoch" and not (is_whole(value) and value >= 0)):

@@ -186,10 +186,8 @@ class Runner:
             open_in_place(log) if log else contextlib.nullcontext() as file,
             open_in_place(part) if part else contextlib.nullcontext() as output,
         ):
-            begin, pipes = (
-                file.tell() if file else 0,
-                dict(stdin=subprocess.DEVNULL, stdout=output or file, stderr=file),
-            )
+            begin = file.tell() if file else 0
+            pipes: Any = dict(stdin=subprocess.DEVNULL, stdout=output or file, stderr=file)
             # close_fds: while the command runs, it holds the locks, even if this program is killed.
             process = subprocess.Popen(command.words, env=environment, start_new_session=True, close_fds=False, **pipes)
         self.processes.add(process)
