@@ -88,7 +88,8 @@ def metadata_of(path: Path) -> dict[str, Any]:
     value: Any
     for name, value in found.items():
         kind = PARTS.get(name, object)
-        if not isinstance(value, kind) or (name == "epoch" and not (is_whole(value) and value >= 0)):
+        no_epoch = name == "epoch" and not (is_whole(value) and value >= 0)
+        if no_epoch or not isinstance(value, kind):
             raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
     return found
 
