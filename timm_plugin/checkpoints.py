@@ -84,7 +84,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
     except RuntimeError as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
+        raise ValueError(f"{path}: must be a checkpoint of train_image.py or timm, not a {type(found).__name__}")
     value: Any
     for name, value in found.items():
         kind = PARTS.get(name, object)
