@@ -42,12 +42,10 @@ ONNX = ["onnx", "onnxscript", "onnxruntime"]
 # What the preparation of some public data sets needs (recipes/data).
 DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
 DEV = [
+    *ONNX,
     "ctranslate2>=4; platform_machine == 'x86_64' and python_version < '3.14'",
     "expecttest",
-    "onnx",
     "mypy>=1.15",
-    "onnxruntime",
-    "onnxscript",
     "peft",
     "pytest>=7",
     "pytest-timeout",

@@ -1,6 +1,7 @@
 """The commands of a run, stage by stage; the kind of its table says which (see kinds)."""
 
 import shlex
+from argparse import Namespace
 from pathlib import Path
 
 from kinds.base import Job
@@ -53,8 +54,13 @@ def stages(request: Request, run: Run, seed: int) -> Stages:
     return found
 
 
-def parse_training(found: Stages) -> None:
-    """Lets the trainer's own parser read its flags, before anything starts; it exits where they are wrong."""
+def parse_training(found: Stages) -> Namespace | None:
+    """Lets the trainer's own parser read its flags, before anything starts; it exits where they are wrong.
+
+    Returns:
+        fairseq's options; None if it does not train.
+    """
+    training = None
     for words in (list(command.words) for name, stage in found.items() if name == "training" for command in stage):
         programs = [Path(word).name for word in words]
         if "train_image.py" in programs:
@@ -68,7 +74,8 @@ def parse_training(found: Stages) -> None:
 
             (program,), command_line = trainer, options.get_training_parser()
             command_line.usage = program
-            options.parse_args_and_arch(command_line, words[programs.index(program) + 1 :])
+            training = options.parse_args_and_arch(command_line, words[programs.index(program) + 1 :])
+    return training
 
 
 def script(found: Stages) -> str:

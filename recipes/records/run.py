@@ -34,6 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import collect
+import later
 import results_csv
 from commands import Stages, parse_training, recorded_command, required_rows, run_folder, script, stages
 from progress import show
@@ -218,8 +219,12 @@ def carry_out(recipe: str, words: list[str]) -> None:
     if request.dry_run == "0" and table.kind != "count":
         check_machine(request, table)
     prepare_environment(request.threads)
-    for run in runs if request.flags and request.dry_run == "0" else []:
-        parse_training(stages(request, run, request.seeds[0]))
+    checked = request.dry_run == "0" and (request.flags or request.scale == "paper")
+    for run in runs if checked else []:
+        found = stages(request, run, request.seeds[0])
+        training = parse_training(found)
+        if training:
+            later.check(training, found, run.settings(request.scale, request.settings).keys.get("pairs"))
     for seed in request.seeds:
         for run in runs:
             run_row(request, run, seed)

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recurrence.files import make_folder, open_in_place, remove, replace, write_text
+
 Values = dict[str, Any]
 PAUSE = 0.1  # seconds between two looks at a log
 
@@ -122,7 +124,7 @@ class Runner:
         `failure` says in one line why a `step` has none, and `status` what a shell reports of its command. A training
         that `diverged` is not repeated, any other failure is.
         """
-        run.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(run.folder)
         found: Values = {}
         for step in run.steps:
             values = run.finished(step)
@@ -139,9 +141,9 @@ class Runner:
     def attempt(self, run: Run, step: Step) -> Values:
         """Carries out a step, and keeps its result."""
         log, result = run.folder / step.log if step.log else None, run.folder / f"{step.name}.json"
-        result.unlink(missing_ok=True)
+        remove(result)
         if step.flags:
-            (run.folder / f"{step.name}.flags").write_text(json.dumps(step.flags))
+            write_text(run.folder / f"{step.name}.flags", json.dumps(step.flags))
         begin = log.stat().st_size if log and log.exists() else 0
         status = next(filter(None, (self.run(command, log) for command in step.commands)), 0)
         text = log.read_bytes()[begin:].decode(errors="replace") if log else ""
@@ -164,9 +166,7 @@ class Runner:
             wrong = [name for name, value in values.items() if not math.isfinite(value)]
             if wrong:
                 values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-        part = result.with_suffix(".tmp")
-        part.write_text(json.dumps(values))
-        part.replace(result)
+        write_text(result, json.dumps(values))
         return values
 
     def run(self, command: Command, log: Path | None = None) -> int:
@@ -179,9 +179,11 @@ class Runner:
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.jobs))
         environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
         part = command.output and command.output.with_name(command.output.name + ".part")
+        if part:
+            remove(part)
         with (
-            log.open("ab") if log else contextlib.nullcontext() as file,
-            part.open("wb") if part else contextlib.nullcontext() as output,
+            open_in_place(log) if log else contextlib.nullcontext() as file,
+            open_in_place(part) if part else contextlib.nullcontext() as output,
         ):
             begin, pipes = (
                 file.tell() if file else 0,
@@ -199,7 +201,7 @@ class Runner:
         finally:
             self.processes.discard(process)
         if part and not status:
-            part.replace(command.output)
+            replace(part, command.output)
         return status
 
     def end(self) -> None:
@@ -249,8 +251,8 @@ def locked(path: Path, held: str = "") -> Iterator[None]:
 
     If another process holds it, waits for that, or raises ValueError with the text `held` if there is one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    make_folder(path.parent)
+    with open_in_place(path) as file:
         os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,6 +36,7 @@ class Data:
 
 class Translation(Kind):
     """Attributes:
+    pairs: size of the training set at scale paper.
     search_of: flags of the search in addition, by test set.
     vocabulary: a file of the data set, which adds BLEU of its pieces.
     compounds: also score with split compounds, at scale paper.
@@ -44,12 +45,13 @@ class Translation(Kind):
     decode: the checkpoint of another row and flags of the search; nothing is trained.
     """
 
-    at_paper = ("data", "languages", "tests", "micro_batch", "train", "search", "symbols")
+    at_paper = ("data", "languages", "tests", "micro_batch", "train", "search", "symbols", "pairs")
 
     data: str = ""
     languages: str = ""
     tests: dict[str, str] = {}
     symbols: PositiveInt | None = None
+    pairs: PositiveInt | None = None
     set: str = ""  # of a data set that has several
     average: str = ""
     search: str = ""
