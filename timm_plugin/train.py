@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from recurrence.count import stored
 from recurrence.errors import misfit, report_to_torchrun
-from recurrence.files import damage, make_folder
+from recurrence.files import damage, make_folder, remove_unfinished
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
@@ -245,6 +245,7 @@ class Trainer:
         start = self.resume(last) if last else 0
         if args.rank == 0:
             make_folder(output)
+            remove_unfinished(output)
             record(table, start)
             if start:
                 saver.load_state_dict_from_checkpoint(last)

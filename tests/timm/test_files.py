@@ -151,6 +151,16 @@ def test_a_log_is_not_appended_to_through_a_link(folder, thesis):
     assert thesis.read_text() == "mine"
 
 
+def test_what_a_kill_has_left_is_removed_and_nothing_else(folder, thesis):
+    left = files._beside(folder / "last.pth.tar")
+    left.symlink_to(thesis)
+    for name in (".mine.tmp", "summary.csv", "last.0123456789abcdef.tmp"):
+        (folder / name).write_text("mine")
+    files.remove_unfinished(folder)
+    assert {path.name for path in folder.iterdir()} == {".mine.tmp", "summary.csv", "last.0123456789abcdef.tmp"}
+    assert thesis.read_text() == "mine"
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_only_files_are_replaced(folder, kind):
     os.mkdir(folder / "summary.csv") if kind == "folder" else os.mkfifo(folder / "summary.csv")
