@@ -37,15 +37,15 @@ DEMO = [
 ]
 # What `python -m fairseq_plugin.compare` and `timm_plugin.compare` need beside their trainers.
 COMPARE = ["matplotlib>=3.7", "pandas>=2", "scipy>=1.10", "tabulate"]
+# What `python -m fairseq_plugin.convert onnx` needs; its folders need onnxruntime alone.
+ONNX = ["onnx", "onnxscript", "onnxruntime"]
 # What the preparation of some public data sets needs (recipes/data).
 DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
 DEV = [
+    *ONNX,
     "ctranslate2>=4; platform_machine == 'x86_64' and python_version < '3.14'",
     "expecttest",
-    "onnx",
     "mypy>=1.15",
-    "onnxruntime",
-    "onnxscript",
     "peft",
     "pytest>=7",
     "pytest-timeout",
@@ -92,6 +92,7 @@ setup(
         "timm": TIMM,
         "speech": SPEECH,
         "compare": COMPARE,
+        "onnx": ONNX,
         "demo": DEMO,
         "data": DATA,
         "dev": DEV,

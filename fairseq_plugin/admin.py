@@ -50,15 +50,15 @@ def profile_at_first_update(model: FairseqEncoderDecoderModel) -> None:
 
     Encoder and decoder have `passes`; the buffer `profiled` of the model says whether the vectors have their values.
     """
+    model.may_be_fresh = True  # so that the buffer is read once: reading it at every step would wait for the GPU
+    model.register_forward_pre_hook(_profile_once, with_kwargs=True)
 
-    def profile_once(model: nn.Module, inputs: tuple, options: dict) -> None:
-        if not model.training:
-            return
-        hook.remove()  # before the run below; and reading the buffer at every step would wait for the GPU
+
+def _profile_once(model: nn.Module, inputs: tuple, options: dict) -> None:
+    if model.training and model.may_be_fresh:
+        model.may_be_fresh = False
         if not model.profiled:
             _profile(model, lambda: model(*inputs, **options))
-
-    hook = model.register_forward_pre_hook(profile_once, with_kwargs=True)
 
 
 def _profile(model: FairseqEncoderDecoderModel, run: Callable[[], Any]) -> None:

@@ -32,10 +32,9 @@ from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.elastic import ElasticCrossEntropy
 from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
-from recurrence.comparison.command import Comparison, add_options, compare, without
-from recurrence.comparison.rows import Length, Row, Score, counted, rows_of
+from recurrence.comparison.command import Comparison, add_options, compare, python_step, without
+from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
-from recurrence.loop import named_loops
 
 USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
@@ -80,10 +79,11 @@ class TextComparison(Comparison):
         self.args, self.words = args, list(words)
         _check(args)
         self.task = set_up_task(args, _check_scoring(args, self.words).gen_subset)
-        self.looped = self.task.build_model(copy.copy(args))
-        if all(loop.passes == len(loop.blocks) for loop in named_loops(self.looped).values()):
+        looped = self.task.build_model(copy.copy(args))
+        self.controls = TextControls(args, words, looped, self._build)
+        if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
-        check_training(args, self.task, self.looped)
+        check_training(args, self.task, looped)
 
     @property
     def score(self) -> Score:
@@ -94,15 +94,11 @@ class TextComparison(Comparison):
             example = f"{FRAMES} frames, {TOKENS} tokens"
         return Score(*SCORES[self.args.task], example, "decoding")
 
-    def rows(self, names: Sequence[str]) -> list[Row]:
-        flags = TextControls(self.args, self.words, self.looped, self._build).flags(names)
-        return rows_of(names, flags, self._row)
-
     def _build(self, words: Sequence[str], device: str = "meta") -> nn.Module:
         with torch.device(device):
             return self.task.build_model(parse(words))
 
-    def _row(self, name: str, words: Sequence[str]) -> Row:
+    def row(self, name: str, words: Sequence[str]) -> Row:
         model = self._build(words, "cpu").eval()
         inputs = self._example(model)
         return counted(name, words, model, lambda: model(*inputs))
@@ -121,7 +117,7 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        return [Step.of_module("train", train, flags, self._trained), self._scoring(best)]
+        return [python_step("train", train, flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length, with what a schedule counts in updates in proportion."""
@@ -155,7 +151,7 @@ class TextComparison(Comparison):
                 raise ValueError("has no score")
             return {"score": float(score[1]), "decoding": float(seconds[1])}
 
-        return Step.of_module("score", [program, *flags, "--path", checkpoint], flags, read)
+        return python_step("score", [program, *flags, "--path", checkpoint], flags, read)
 
 
 def parse(words: Sequence[str]) -> Namespace:

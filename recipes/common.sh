@@ -65,7 +65,7 @@ run_logged() {
     if [ "$DRY_RUN" = 1 ]; then
         run "$@"
     else
-        "$@" 2>&1 | python "$ROOT/recipes/records/execute.py" "$file"
+        "$@" 2>&1 | python "$ROOT/recipes/records/progress.py" "$file"
     fi
 }
 
@@ -119,50 +119,4 @@ check_flags() {
             fail "$word: must be an option of $1, not --output, --stage or --y; settings come first, such as SCALE=small $0"
         fi
     done
-}
-
-# For the scripts of commands/, which print the commands of one row and run nothing: each under a line "# STAGE", with the
-# trainer's flags as arguments. records/commands.py calls them with DRY_RUN=1. The row's settings in tables.toml are
-# variables with names in capitals, together with
-#   RUN                  the folder of this run
-#   SCALE, SEED, ARCH, PRECISION, GPUS
-#   KWARGS               key=value arguments of the model's constructor, one per line
-#   MICRO_BATCH, ACCUMULATE     batch size of a process, and batches per update
-#   DATA_ROOT, CIFAR10   the user's folder of data, and the form of CIFAR-10, or digits (see records/request.py)
-
-heading() { echo "# $1"; }
-
-# array_of VARIABLE ARRAY: split a variable into an array of its lines; an unset variable gives an empty array.
-array_of() {
-    local -n into=$2
-    into=()
-    if [ -n "${!1:-}" ]; then mapfile -t into <<<"${!1}"; fi
-}
-
-# prepare SCRIPT [NAME=VALUE...]: print the stage that prepares a data set; SCRIPT is relative to recipes/data, or to recipes/ if
-# it has a slash.
-prepare() {
-    local script=$1
-    if [[ $script != */* ]]; then script=data/$script; fi
-    heading preparation
-    run env DRY_RUN=0 OUT="$OUT" ${DATA_ROOT:+"DATA_ROOT=$DATA_ROOT"} "${@:2}" "$ROOT/recipes/$script.sh"
-}
-
-# batches: set BATCHES to the flags of fairseq-train that give the table's batch size.
-batches() {
-    local unit=--batch-size
-    if [ -n "${TOKENS:-}" ]; then unit=--max-tokens; fi
-    BATCHES=($unit "$MICRO_BATCH" --update-freq "$ACCUMULATE")
-}
-
-# train_fairseq [BIN] FLAGS...: print the training command, at the row's precision, on GPUS processes. Without their number, fairseq
-# starts one on every GPU of the machine.
-train_fairseq() {
-    local program=(fairseq-train) numbers=() bin=()
-    if [ "$GPUS" -gt 1 ]; then program=(torchrun --standalone --nproc_per_node "$GPUS" -m fairseq_cli.train); fi
-    if [ "$PRECISION" != fp32 ]; then numbers=("--$PRECISION"); fi
-    if [[ $1 != -* ]]; then bin=("$1") && shift; fi
-    run "${program[@]}" "${bin[@]}" --distributed-world-size "$GPUS" --user-dir "$ROOT/fairseq_plugin" --arch "$ARCH" \
-        --save-dir "$RUN/checkpoints" --seed "$SEED" --required-batch-size-multiple 1 --update-epoch-batch-itr True \
-        "${numbers[@]}" "$@"
 }

@@ -5,8 +5,9 @@ import os
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from recurrence.files import write_text
 
 
 class FieldError(ValueError):
@@ -58,4 +59,4 @@ def report_to_torchrun(line: str) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}
-        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+        write_text(path, json.dumps({"message": message}))

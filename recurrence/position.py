@@ -48,8 +48,9 @@ def depth_time(length: int, width: int) -> Tensor:
     With 1-based position i, level j and feature k, `T_j[i, k] = f(i / 10000^(2k/C)) + f(j / 10000^(2k/C))`, f = sin
     for even k and cos for odd k; row p holds f at i = p + 1, so `T_j[i] = depth_time[i - 1] + depth_time[j - 1]`.
 
-    Source: Dehghani et al. (arXiv:1807.03819), equations 6 and 7, as RingFormer's code evaluates them.
-    Differs from the paper: the exponent is 2k/C with k up to C, so that wavelengths grow twice as fast.
+    Source: the code of RingFormer (arXiv:2502.13181), after Dehghani et al. (arXiv:1807.03819), equations 6 and 7.
+    Differs from Dehghani et al.: their features 2j (sin) and 2j + 1 (cos) have the exponent 2j/C; in the code, feature
+    k has 2k/C, so that wavelengths grow twice as fast.
     """
     k = torch.arange(1, width + 1, dtype=torch.float64)
     angles = torch.arange(1, length + 1, dtype=torch.float64)[:, None] / 10000 ** (2 * k / width)

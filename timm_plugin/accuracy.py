@@ -18,9 +18,10 @@ import torch
 from recurrence.private_torch import bound_caches
 from recurrence.removed import reject_options
 from timm_plugin import repairs
+from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
-from timm_plugin.training.data import datasets, make_loaders
+from timm_plugin.training.data import datasets, evaluation_loader
 from timm_plugin.training.options import has_device
 
 
@@ -33,15 +34,15 @@ def measured(run: Path) -> dict[str, float]:
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
-    args = metadata_of(checkpoint).get("args", argparse.Namespace())  # a bare state dict has none
-    args.distributed, args.aug_repeats = False, 0  # of the training
     model = load(checkpoint)
+    args = options_of(checkpoint, metadata_of(checkpoint).get("args", argparse.Namespace()))
+    args.distributed = False  # as the training may have been
     try:
         device = torch.device(args.device if has_device(args.device) else "cpu")
         *sets, args.num_classes = datasets(args)
         if args.num_classes != model.num_classes:
             raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")
-        _, images = make_loaders(args, model.to(device), sets, device)
+        images = evaluation_loader(args, model.to(device), sets[1], device)
     except AttributeError as error:
         raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None
     top1, seconds, _ = accuracy(model, images)
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         print(json.dumps(measured(args.run)))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -1,7 +1,6 @@
 """Loads checkpoints of image models: of trainers, ours or timm's, files of weights, and folders in timm's format."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,20 @@ from safetensors import SafetensorError
 from torch import nn
 
 from recurrence.errors import misfit
+from recurrence.files import read_json, require_regular
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._removed import OF_TRAINING
+from timm_plugin._saved import OPTIONS, is_whole, options_of
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
-OPTIONS = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # of a model, in train.py
+OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
+# What parts of a trainer's checkpoint are; "model" and those with "ema" hold weights, too.
+PARTS = {
+    **dict.fromkeys(["state_dict", "state_dict_ema", "model", "model_ema", "optimizer", "amp_scaler", "saver"], dict),
+    **{"args": argparse.Namespace, "arch": str, "epoch": int},
+}
+MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What timm and torch raise for a checkpoint of the right types that is inconsistent."""
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
@@ -30,17 +38,20 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         OSError: if there is no such file.
     """
     if path.is_dir():
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        if not (isinstance(config, dict) and "architecture" in config):
+        config = read_json(path / "config.json", dict)
+        if not (isinstance(config.get("architecture"), str) and timm.is_model(config["architecture"])):
             raise ValueError(f"{path}/config.json: must name the architecture, as a folder in timm's format does")
         if name not in (None, config["architecture"]):
             raise ValueError(f"--model={name}: must be {config['architecture']}, the model of {path}")
-        for argument, value in (config.get("model_args") or {}).items():
+        arguments = config.get("model_args") or {}
+        if not (isinstance(arguments, dict) and OPTIONS["model_kwargs"].holds(arguments)):
+            raise ValueError(f"{path}/config.json: model_args: {OPTIONS['model_kwargs'].text}")
+        for argument, value in arguments.items():
             if names_source(argument):
                 raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
     metadata = {} if path.suffix == ".safetensors" else metadata_of(path)
-    options = metadata.get("args", argparse.Namespace())
+    options = options_of(path, metadata.get("args", argparse.Namespace()))
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
@@ -55,18 +66,31 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
     """The model with the weights of a file or folder; raises ValueError if they cannot be read, or do not fit it."""
     try:
         return timm.create_model(name, **source, **kwargs).eval()
-    except (RuntimeError, TypeError, SafetensorError) as error:
-        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {misfit(error) or error}") from None
+    except (*MALFORMED, SafetensorError) as error:
+        reason = misfit(error) or " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {reason}") from None
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
-    """What a training checkpoint holds besides tensors, {} for a state dict; ValueError if it cannot be read."""
+    """What a training checkpoint holds besides tensors, {} for a state dict.
+
+    Raises:
+        ValueError: it cannot be read, or a part of it is of another type than trainers write.
+        OSError: if there is no such file.
+    """
+    require_regular(path)
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
+        raise ValueError(f"{path}: must be a checkpoint of train_image.py or timm, not a {type(found).__name__}")
+    value: Any
+    for name, value in found.items():
+        kind = PARTS.get(name, object)
+        no_epoch = name == "epoch" and not (is_whole(value) and value >= 0)
+        if no_epoch or not isinstance(value, kind):
+            raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
     return found
 
 
@@ -89,10 +113,10 @@ def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
     Not the files or addresses from which a fine-tuning took its first weights, and none that only steered the training.
     """
-    named = dict(getattr(args, "model_kwargs", None) or {})
+    named = dict(getattr(args, "model_kwargs", {}))
     left_out = {argument for argument in named if names_source(argument) or argument in OF_TRAINING}
     kwargs = {argument: value for argument, value in named.items() if argument not in left_out}
-    given = [(argument, getattr(args, option, None)) for argument, option in OPTIONS.items()]
+    given = [(argument, getattr(args, option, None)) for argument, option in OF_MODEL.items()]
     overlay = named.get("pretrained_cfg_overlay") or {}  # may give the preprocessing, besides a file
     if kept := {key: overlay[key] for key in (*PREPROCESSING, "crop_mode", "input_size") if key in overlay}:
         kwargs["pretrained_cfg_overlay"] = kept

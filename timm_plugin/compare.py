@@ -26,9 +26,9 @@ from timm import utils
 from torch import nn
 
 from recurrence import count
-from recurrence.comparison.command import Comparison, add_options, compare, without
+from recurrence.comparison.command import Comparison, add_options, compare, python_step, without
 from recurrence.comparison.controls import Controls
-from recurrence.comparison.rows import Length, Row, Score, counted, rows_of
+from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
 from timm_plugin._config import ImageConfig
@@ -97,6 +97,7 @@ class ImageComparison(Comparison):
     """
 
     length = "epochs"
+    controls: "ImageControls"
     diverged = re.compile(r"error: loss (nan|inf)")
 
     def __init__(self, args: Namespace, words: Sequence[str]):
@@ -121,10 +122,7 @@ class ImageComparison(Comparison):
         height, width = self.controls.looped.patch_embed.img_size
         return Score("top-1 %", True, f"an image of {height} x {width}", "inference")
 
-    def rows(self, names: Sequence[str]) -> list[Row]:
-        return rows_of(names, self.controls.flags(names), self._row)
-
-    def _row(self, name: str, words: Sequence[str]) -> Row:
+    def row(self, name: str, words: Sequence[str]) -> Row:
         model = self.controls.build(words).eval()
         image = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, device="meta")
         return counted(name, words, model, lambda: model(image))
@@ -132,8 +130,8 @@ class ImageComparison(Comparison):
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         flags = [*row.flags, *self._lasting(length)]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
-        score = Step.of_module("score", ["timm_plugin.accuracy", folder], [], _scored)
-        return [Step.of_module("train", train, flags, _trained), score]
+        score = python_step("score", ["timm_plugin.accuracy", folder], [], _scored)
+        return [python_step("train", train, flags, _trained), score]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length; its warm-up is in proportion, and so always shorter."""

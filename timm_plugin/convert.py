@@ -10,8 +10,6 @@ weights, for which ``--model`` and ``--model-kwargs`` name the model.
 """
 
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
+from recurrence.files import new_folder
 from recurrence.weights import command
 from timm_plugin import repairs
 from timm_plugin._compat import SAVES_OPTIONS
@@ -33,10 +32,8 @@ KEPT = (*PREPROCESSING, "crop_mode", "num_classes", "label_names", "label_descri
 def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
     """Writes a model in timm's format, with the preprocessing and the classes' names of its source; atomic."""
     model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg.get(name) for name in KEPT}}
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        save_for_hf(model, Path(parent) / "model", safe_serialization=True)
-        os.rename(Path(parent) / "model", folder)
+    with new_folder(folder) as part:
+        save_for_hf(model, part, safe_serialization=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -44,11 +44,7 @@ class OneWideViT(LoopedVisionTransformer):
 _create_owf_vit = partial(create_vit, OneWideViT)
 
 default_cfgs = generate_default_cfgs(
-    {
-        "owf_vit": ringformer_cfg(),
-        "owf_vit_small": ringformer_cfg(),
-        "owf_vit_small_narrow": ringformer_cfg(),
-    }
+    dict.fromkeys(("owf_vit", "owf_vit_small", "owf_vit_small_narrow"), ringformer_cfg())
 )
 
 

@@ -40,11 +40,7 @@ class PlainViT(LoopedVisionTransformer):
 _create_plain_vit = partial(create_vit, PlainViT)
 
 default_cfgs = generate_default_cfgs(
-    {
-        "plain_vit": ringformer_cfg(),
-        "plain_vit_small": ringformer_cfg(),
-        "plain_vit_small_narrow": ringformer_cfg(),
-    }
+    dict.fromkeys(("plain_vit", "plain_vit_small", "plain_vit_small_narrow"), ringformer_cfg())
 )
 
 

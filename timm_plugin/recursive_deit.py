@@ -142,11 +142,7 @@ class RecursiveDeiT(RecursiveVisionTransformer):
 _create_recursive_deit = partial(create_vit, RecursiveDeiT)
 
 default_cfgs = generate_default_cfgs(
-    {
-        "recursive_deit_tiny": sret_cfg(origin_url=SRET_URL),
-        "deit_108": sret_cfg(origin_url=SRET_URL),
-        "deit_108_mixed": sret_cfg(origin_url=SRET_URL),
-    }
+    dict.fromkeys(("recursive_deit_tiny", "deit_108", "deit_108_mixed"), sret_cfg(origin_url=SRET_URL))
 )
 
 DEIT_TINY = dict(embed_dim=192, depth=12, num_heads=3)

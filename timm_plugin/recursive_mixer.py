@@ -49,10 +49,7 @@ class RecursiveMixer(RecursiveVisionTransformer):
 _create_recursive_mixer = partial(create_vit, RecursiveMixer)
 
 default_cfgs = generate_default_cfgs(
-    {
-        "recursive_mixer_s16": sret_cfg(crop_pct=0.875),
-        "recursive_mixer_b16": sret_cfg(crop_pct=0.875),
-    }
+    dict.fromkeys(("recursive_mixer_s16", "recursive_mixer_b16"), sret_cfg(crop_pct=0.875))
 )
 
 

@@ -24,6 +24,7 @@ from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
 from torch import Tensor
 
+from recurrence import files
 from timm_plugin._compat import load_checkpoint_metadata
 
 SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadable images that may be skipped
@@ -42,40 +43,30 @@ def atomic_checkpoints() -> None:
     """
     if CheckpointSaver._save is not _save:
         _save.__wrapped__, CheckpointSaver._save = CheckpointSaver._save, _save
-    CheckpointSaver._replace = staticmethod(os.replace)
-    CheckpointSaver._duplicate = _duplicate
+    CheckpointSaver._replace = staticmethod(files.replace)
+    CheckpointSaver._duplicate = staticmethod(files.duplicate)
 
 
 def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
+    files.remove(path)  # of a killed run, or a link, through which nothing is written
     try:
         _save.__wrapped__(self, path, *args, **kwargs)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError without the cause
         with contextlib.suppress(OSError):
-            os.remove(path)
+            files.remove(path)
         last = os.path.join(os.path.dirname(path), f"last{self.extension}")
         kept = f"{last} is intact" if os.path.exists(last) else "there is no checkpoint yet"
         free = shutil.disk_usage(os.path.dirname(path) or ".").free
         raise OSError(f"{path}: cannot be written, {free:,} bytes of the disk are free; {kept}") from error
 
 
-def _duplicate(self: CheckpointSaver, source: str, target: str) -> None:
-    """A hard link to a file, or a copy if links are not supported."""
-    if os.path.exists(target) and os.path.samefile(source, target):
-        return  # renaming one of a file's names to another of them would leave both
-    part = f"{target}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(part)
-    try:
-        os.link(source, part)
-    except OSError:
-        shutil.copy2(source, part)
-    os.replace(part, target)
-
-
 def ranked_checkpoints() -> None:
-    """Rank the last epoch's checkpoint if the run was killed between saving and ranking it; timm forgets it."""
+    """Rank the last epoch's checkpoint if the run was killed between saving and ranking it; timm forgets it.
+
+    And check the names of earlier checkpoints, which timm takes from the file, and later deletes.
+    """
     load = getattr(CheckpointSaver, "load_state_dict_from_checkpoint", None)
     if load is None or load is _load_and_rank:
         return
@@ -83,7 +74,36 @@ def ranked_checkpoints() -> None:
     CheckpointSaver.load_state_dict_from_checkpoint = _load_and_rank
 
 
+def _check_history(saver: CheckpointSaver, path: str | Path) -> None:
+    """Raises ValueError if a checkpoint names other files than checkpoints of its folder, or ranks them by no numbers.
+
+    timm joins these names to the folder, and deletes the files when better ones come.
+    """
+    checkpoint = load_checkpoint_metadata(path)
+    history = checkpoint.get("saver") if isinstance(checkpoint, dict) else None
+    if history is None:
+        return
+    own = re.compile(re.escape(saver.save_prefix) + r"-\d+" + re.escape(saver.extension))
+    try:
+        names, metrics = zip(*history["checkpoint_files"]) if history["checkpoint_files"] else ((), ())
+        epochs, last = (history["best_epoch"], history["pending"][0]), history["pending"][1]
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: has no history of checkpoints that can be read ({error!r})") from None
+    for name in names:
+        if not (isinstance(name, str) and own.fullmatch(name)):
+            rule = f"must name checkpoints of its own folder, such as {saver.save_prefix}-0{saver.extension}"
+            raise ValueError(f"{path}: checkpoint_files={name!r}: {rule}; nothing was removed")
+    for name, values, kind in (
+        ("epoch", epochs, int),
+        ("metric", (*metrics, history["best_metric"], last), (int, float)),
+    ):
+        for value in values:
+            if not (value is None or isinstance(value, kind)):
+                raise ValueError(f"{path}: {name}={value!r}: must be a number")
+
+
 def _load_and_rank(self: CheckpointSaver, path: str | Path) -> bool:
+    _check_history(self, path)
     found = _load_and_rank.__wrapped__(self, path)
     epoch, metric = load_checkpoint_metadata(path)["saver"]["pending"] if found else (None, None)
     if metric is None:

@@ -70,12 +70,9 @@ ringformer_cfg = partial(
 )
 
 default_cfgs = generate_default_cfgs(
-    {
-        "ringformer_vit": ringformer_cfg(),
-        "ringformer_vit_wide": ringformer_cfg(),
-        "ringformer_vit_small": ringformer_cfg(),
-        "ringformer_vit_small_wide": ringformer_cfg(),
-    }
+    dict.fromkeys(
+        ("ringformer_vit", "ringformer_vit_wide", "ringformer_vit_small", "ringformer_vit_small_wide"), ringformer_cfg()
+    )
 )
 
 

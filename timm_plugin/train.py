@@ -38,13 +38,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from recurrence.count import stored
-from recurrence.errors import report_to_torchrun
-from recurrence.files import damage
+from recurrence.errors import misfit, report_to_torchrun
+from recurrence.files import damage, make_folder, remove_unfinished
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
-from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._model import ImageModel
+from timm_plugin._saved import is_literal
+from timm_plugin.checkpoints import MALFORMED, metadata_of
 from timm_plugin.training.build import build, make_task
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import last_checkpoint, one_line, record
@@ -210,17 +211,24 @@ class Trainer:
             intact = sorted(other.name for other in path.parent.glob("*.pth.tar") if damage(other) is None)
             remedy = f"; {' and '.join(intact)} in the same folder could be renamed to it" if intact else ""
             reject("resume", path, f"is {problem}{remedy}")
-        checkpoint, defaults = load_checkpoint_metadata(path), parser("")
-        if not (isinstance(checkpoint, dict) and "args" in checkpoint):
+        try:
+            checkpoint, defaults = metadata_of(path), parser("")
+        except ValueError as error:
+            raise OptionError(f"--resume {error}") from None
+        if not {"args", "epoch"} <= checkpoint.keys():
             reject("resume", path, "must be a checkpoint of train_image.py")
         saved = vars(checkpoint["args"])
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
-            if name not in PER_CALL and before != value:
+            if name not in PER_CALL and not (is_literal(before) and before == value):
                 reject(name, value, f"must be {before}, as in the run of {path}")
-        epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
-        if self.task.has_ema():
-            timm.task.load_task_ema_checkpoint(self.task, path)
+        try:
+            epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
+            if self.task.has_ema():
+                timm.task.load_task_ema_checkpoint(self.task, path)
+        except MALFORMED as error:
+            reason = misfit(error) or " ".join(str(error).split()) or type(error).__name__
+            reject("resume", path, f"does not fit this run: {reason}")
         self.scheduler.step_update(epoch * self.updates)
         return epoch
 
@@ -236,7 +244,8 @@ class Trainer:
         saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
         start = self.resume(last) if last else 0
         if args.rank == 0:
-            output.mkdir(parents=True, exist_ok=True)
+            make_folder(output)
+            remove_unfinished(output)
             record(table, start)
             if start:
                 saver.load_state_dict_from_checkpoint(last)

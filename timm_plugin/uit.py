@@ -115,12 +115,7 @@ def depth_table(passes: int, width: int) -> Tensor:
 _create_uit = partial(create_vit, UniversalViT)
 
 default_cfgs = generate_default_cfgs(
-    {
-        "uit": ringformer_cfg(),
-        "uit_wide": ringformer_cfg(),
-        "uit_small": ringformer_cfg(),
-        "uit_small_wide": ringformer_cfg(),
-    }
+    dict.fromkeys(("uit", "uit_wide", "uit_small", "uit_small_wide"), ringformer_cfg())
 )
 
 

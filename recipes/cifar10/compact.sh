@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# CIFAR-10: small models beside published ones that learned from the same images.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

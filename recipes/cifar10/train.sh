@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# CIFAR-10: architectures compared at the same training budget.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import fairseq_plugin  # noqa: F401  (registers the models, and allows the types that fairseq's checkpoints hold)
 from timm_plugin import repairs
+from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.training.data import preprocessed
 
@@ -54,7 +55,7 @@ class ImageRun:
         repairs.reject_unreadable_images()
         if not is_image_model(checkpoint) or "args" not in (found := metadata_of(checkpoint)):
             raise ValueError(f"{checkpoint}: must be a checkpoint of train_image.py (.pth.tar)")
-        self.args: Namespace = found["args"]
+        self.args: Namespace = options_of(checkpoint, found["args"])
         if data is not None:
             self.args.data = data
         self.model: nn.Module = load(checkpoint)

@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# Intra-Layer Recurrence, Table 1, small models: perplexity of reuse maps with four position encodings.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

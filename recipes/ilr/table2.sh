@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# Intra-Layer Recurrence, Table 2: training FLOPs, counted; nothing is trained.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import torch
 from arguments import parser, print_scores
-from timm.utils.checkpoint_saver import load_checkpoint_metadata
 from torch import nn
 
 from recurrence.count import macs
-from timm_plugin.checkpoints import load
+from timm_plugin._saved import options_of
+from timm_plugin.checkpoints import load, metadata_of
 
 
 def model_of(run: Path) -> tuple[nn.Module, int]:
     """The model of a run, and the side of its images in pixels."""
     checkpoint = run / "last.pth.tar"
-    model, args = load(checkpoint), load_checkpoint_metadata(checkpoint)["args"]
+    model, args = load(checkpoint), options_of(checkpoint, metadata_of(checkpoint)["args"])
     return model, args.img_size or model.pretrained_cfg["input_size"][-1]
 
 

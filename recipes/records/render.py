@@ -10,6 +10,7 @@ there are several. Every scale has a column of its own. Runs too short to show a
 import argparse
 import re
 import sys
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +21,7 @@ from rows import COUNTED, RECIPES, Column, Paper, Row, Run, Table, TableError, p
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 SCALES = ("paper", "long", "small")  # largest first
 DECIMALS = {"loss": 4, "mmac": 1}  # 2 for all others
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 SEEDLESS = ("mmac",)  # the same with every seed
 EXPONENTIAL = ("training_flops", "loss_error", "loss_error_published", "accuracy_error")
 
@@ -42,6 +44,14 @@ def size(scale: str) -> tuple[int, str]:
 
 
 # Ours
+
+
+def prints_as(count: int, cell: str, title: str, rounding: str) -> bool:
+    """Whether a count, so rounded, has the digits that the paper prints; the unit may stand in the column's title."""
+    unit = re.search(r"\(([KMB])\)", title)
+    found = re.fullmatch(r"~?([\d.,]+) ?([KMB]?)", cell + (unit[1] if unit else ""))
+    value = Decimal(found[1].replace(",", ""))
+    return (Decimal(count) / UNITS[found[2]]).quantize(value, rounding) == value
 
 
 def shown(table: Table) -> pd.DataFrame:
@@ -142,12 +152,28 @@ def added_rows(paper: Paper, table: Table, rows: dict[str, Row]) -> str:
     return markdown(frame)
 
 
-def remarks(rows: dict[str, Row]) -> str:
-    """The release pages, the notes of the rows, and why counts differ."""
+def cut_off(table: Table, rows: dict[str, Row]) -> str:
+    """The counts that are printed with digits cut off, not rounded; those that a row calls different are left out."""
+    found = {}
+    for title, column in table.columns.items():
+        for name, row in rows.items():
+            cell = row.paper.get(title)
+            if column.metric not in COUNTED or not cell or not row.arch or row.count_differs:
+                continue
+            count = parameters(run_shown(table, name, row, column))[column.metric]
+            if not prints_as(count, cell, title, ROUND_HALF_UP):
+                found.setdefault(title, []).append(f"`{name}`")
+    columns = "; ".join(f"{title} of {', '.join(names)}" for title, names in found.items())
+    return f"- The paper cuts digits off; rounded, our count is not the printed one: {columns}.\n" if found else ""
+
+
+def remarks(table: Table, rows: dict[str, Row]) -> str:
+    """The release pages, the notes of the rows, and which counts differ."""
     pages = dict.fromkeys(row.released["source"] for row in rows.values() if row.released.get("source"))
     text = f"In brackets: {'; '.join(pages)}.\n\n" if pages else ""
     notes = [f"- `{name}`: {row.note}.\n" for name, row in rows.items() if row.note]
     notes += [f"- `{name}`: our count is {row.count_differs}.\n" for name, row in rows.items() if row.count_differs]
+    notes += filter(None, [cut_off(table, rows)])
     return text + "".join(notes) + ("\n" if notes else "")
 
 
@@ -157,7 +183,7 @@ def section(paper: Paper, table: Table) -> str:
     added = {name: row for name, row in table.rows.items() if not row.printed}
     text = f"## {table.title}\n\n"
     if printed:
-        text += printed_rows(paper, table, printed) + remarks(printed)
+        text += printed_rows(paper, table, printed) + remarks(table, printed)
     if table.note:
         text += table.note.strip() + "\n\n"
     return text + (added_rows(paper, table, added) if added else "")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from kinds import SCALES, SWITCHES
+from kinds.base import SCALES, SWITCHES
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from rows import RECIPES, Run, TableError
 
@@ -166,9 +166,9 @@ def check(request: Request, run: Run) -> None:
 
 
 def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
-    """How the table's batch is split: MICRO_BATCH for one process at once, ACCUMULATE times for an update.
+    """How the table's batch is split: `micro_batch` for one process at once, `accumulate` times for an update.
 
-    Empty where commands/KIND.sh has a batch of its own for the scale.
+    Empty where the kind has a batch of its own for the scale.
 
     Raises:
         TableError: processes times MICRO_BATCH does not divide the batch, or MICRO_BATCH holds no text.
@@ -184,4 +184,4 @@ def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:
         raise TableError(f"{given}: their product must divide the {unit} of an update, {batch}")
     if unit == "tokens" and micro < keys.get("text", 0):  # fairseq would skip the text
         raise TableError(f"{given}: a process takes {micro} tokens at once, but a text has {keys['text']}")
-    return {"MICRO_BATCH": micro, "ACCUMULATE": batch // (request.gpus * micro)}
+    return {"micro_batch": micro, "accumulate": batch // (request.gpus * micro)}

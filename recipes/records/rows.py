@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kinds import KINDS, PARTS, SWITCHES, Kind
+from kinds import KINDS
+from kinds.base import PARTS, SWITCHES, Kind
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 try:

@@ -21,8 +21,8 @@ Two flags are the recipe's own, as SCALE and SEED: --scale NAME, --seed NUMBER. 
   GPUS       processes of a training at scale paper, each on one GPU, started by torchrun
   MICRO_BATCH   batch of one process at scale paper; gradients are accumulated up to the table's batch
 
-commands/KIND.sh prints the commands. The folder of a run keeps them (cmd.sh), the training's environment (env.json) and
-log (train.log), and the outcome (metrics.json). Finished runs are skipped, interrupted ones resume.
+The folder of a run keeps its commands (cmd.sh), the training's environment (env.json) and log (train.log), and the
+outcome (metrics.json). Finished runs are skipped, interrupted ones resume at their last unfinished stage.
 """
 
 import os
@@ -30,17 +30,34 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import collect
+import later
 import results_csv
-from commands import parse_training, recorded_command, required_rows, run_folder, script, stages
-from execute import StageFailed, locked, run_stages
+from commands import Stages, parse_training, recorded_command, required_rows, run_folder, script, stages
+from progress import show
 from request import Request, check, read_request
 from rows import RECIPES, Run, Table, TableError, read
 
-KEPT = (".*.done", "checkpoints/checkpoint*.pt", "*.pth.tar")  # from what a run leaves, the next call goes on
+from recurrence.comparison import runs as running
+from recurrence.comparison.runs import Runner, Step, ended_by_signals, locked
+
+KEPT = ("checkpoints/checkpoint*.pt", "*.pth.tar")  # from what a training leaves, the next call goes on
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
+
+
+class StageFailed(Exception):
+    """A command of a stage failed.
+
+    Args:
+        status: as the shell reports it: 128 plus the number of the signal that ended the command, if one did.
+    """
+
+    def __init__(self, stage: str, status: int):
+        super().__init__(f"{stage}: failed with status {status}")
+        self.stage, self.status = stage, status
 
 
 def run_row(request: Request, run: Run, seed: int) -> None:
@@ -60,19 +77,20 @@ def run_row(request: Request, run: Run, seed: int) -> None:
     with locked(folder / ".lock"):
         if (folder / "metrics.json").exists():
             if request.flags or request.precision:
-                check_begun(folder, recorded_command(request, run, seed))
+                check_begun(folder, recorded_command(request, run, seed), found)
             print(f"== {folder}: finished before by `{begun_by(folder)}` (remove it to run it again)", file=sys.stderr)
         else:
             run_recorded(request, run, seed, found, folder)
 
 
-def check_begun(folder: Path, command: str) -> None:
+def check_begun(folder: Path, command: str, found: Stages) -> None:
     """Refuses to continue a run that a different command began.
 
     Raises:
         TableError: names the folder and the other command.
     """
-    kept, begun = any(path for pattern in KEPT for path in folder.glob(pattern)), begun_by(folder)
+    patterns, begun = [*KEPT, *(f"{stage}.json" for stage in found)], begun_by(folder)
+    kept = any(path for pattern in patterns for path in folder.glob(pattern))
     if kept and "recipes/" in begun and begun != command:
         raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
 
@@ -83,7 +101,7 @@ def begun_by(folder: Path) -> str:
     return script.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if script.exists() else ""
 
 
-def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[str]], folder: Path) -> None:
+def run_recorded(request: Request, run: Run, seed: int, found: Stages, folder: Path) -> None:
     """Runs the stages and appends the outcome to the results, a failure too.
 
     Raises:
@@ -92,9 +110,9 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
         OSError, ValueError: the results cannot be written; nothing has run.
     """
     command = recorded_command(request, run, seed)
-    check_begun(folder, command)
+    check_begun(folder, command, found)
     (folder / "cmd.sh").write_text(f"# {command}\n{script(found)}", encoding="utf-8")
-    if not {".training.done", "env.json"} <= {path.name for path in folder.iterdir()}:
+    if not {"training.json", "env.json"} <= {path.name for path in folder.iterdir()}:
         processes = 1 if run.table.kind == "count" else request.processes
         collect.write_environment(folder, processes)  # of the training, also if the run goes on to its score elsewhere
     home = request.out if request.scale == "smoke" else RECIPES
@@ -103,7 +121,7 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     record = {"table": run.table.name, "row": run.name, "arch": run.row.arch, "seed": seed}
     record |= {"scale": request.recorded_scale(run), "cmd": command}
     try:
-        run_stages(found, folder, request.out)
+        run_stages(found, running.Run(run.name, seed, folder, ()), request.out)
     except StageFailed as error:
         if error.stage != "preparation" and error.status not in NO_RESULT:
             own = [column.metric for column in run.table.columns.values() if not column.table]
@@ -112,6 +130,30 @@ def run_recorded(request: Request, run: Run, seed: int, found: dict[str, list[st
     collect.success(folder, results, record)
     print((folder / "scores.json").read_text(), end="")
     print(f"== results are in {folder}", file=sys.stderr)
+
+
+def run_stages(found: Stages, run: running.Run, out: Path) -> None:
+    """Runs the stages that have not finished before, in order.
+
+    Args:
+        out: folder of all runs; only one of them prepares data at a time.
+
+    Raises:
+        StageFailed: a command failed.
+    """
+
+    def finish(steps: list[Step]) -> None:
+        (values,) = Runner(show=show).carry_out([replace(run, steps=tuple(steps))])
+        if "failure" in values:
+            raise StageFailed(values["step"], values["status"])
+
+    log = {stage: "train.log" for stage in found if stage.startswith("training")}
+    steps = [Step(stage, tuple(commands), log.get(stage)) for stage, commands in found.items()]
+    if "preparation" in found:
+        first, *steps = steps
+        with locked(out / ".preparation.lock"):
+            finish([replace(first, repeated=True)])  # the scripts of recipes/data skip what they have done
+    finish(steps)
 
 
 def listed(table: Table) -> Iterator[str]:
@@ -177,8 +219,12 @@ def carry_out(recipe: str, words: list[str]) -> None:
     if request.dry_run == "0" and table.kind != "count":
         check_machine(request, table)
     prepare_environment(request.threads)
-    for run in runs if request.flags and request.dry_run == "0" else []:
-        parse_training(stages(request, run, request.seeds[0]))
+    checked = request.dry_run == "0" and (request.flags or request.scale == "paper")
+    for run in runs if checked else []:
+        found = stages(request, run, request.seeds[0])
+        training = parse_training(found)
+        if training:
+            later.check(training, found, run.settings(request.scale, request.settings).keys.get("pairs"))
     for seed in request.seeds:
         for run in runs:
             run_row(request, run, seed)
@@ -194,8 +240,6 @@ def main(arguments: list[str]) -> int:
     except StageFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # the reader of the output has ended, as in `list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what the interpreter writes at exit
         return 128 + signal.SIGPIPE
@@ -206,4 +250,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    ended_by_signals()
     sys.exit(main(sys.argv[1:]))

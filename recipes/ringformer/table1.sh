@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# RingFormer, Table 1: WMT14 German to English, with different amounts of sharing.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

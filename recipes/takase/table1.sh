@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# Takase & Kiyono, Table 1: WMT16 English to German.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

@@ -1,3 +1,1 @@
-#!/usr/bin/env bash
-# Takase & Kiyono, Table 5: language models on WikiText-103.
-exec "$(dirname "$0")/../table" "$0" "$@"
+../table.sh

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recurrence.depth import passes_at
+from recurrence.files import atomic_write
 from recurrence.loop import Loop
 
 
@@ -161,7 +162,7 @@ def table(points: Iterable[Point], score: str) -> str:
 
 def save(points: Sequence[Point], path: Path) -> None:
     """Writes the curve as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Point._fields)
         writer.writerows(points)

@@ -4,14 +4,15 @@ import argparse
 import dataclasses
 import math
 import re
-import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from recurrence.comparison.controls import Controls
 from recurrence.comparison.rows import ROWS, Length, Row, Score
-from recurrence.comparison.runs import Run, Runner, Step, Values, ended_by_signals, locked
+from recurrence.comparison.runs import Command, Run, Runner, Step, Values, ended_by_signals, locked
 
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
 
@@ -22,10 +23,12 @@ class Comparison(ABC):
     Attributes:
         length: in what the length of a training is counted, "updates" or "epochs".
         diverged: what the log of a training that diverged contains.
+        controls: the command lines of the rows.
     """
 
     length: str
     diverged: re.Pattern
+    controls: Controls
 
     @property
     @abstractmethod
@@ -33,12 +36,8 @@ class Comparison(ABC):
         """Name and direction of the score."""
 
     @abstractmethod
-    def rows(self, names: Sequence[str]) -> list[Row]:
-        """The rows of these names, derived from the looped model's flags and counted.
-
-        Raises:
-            ValueError: if one cannot be derived, naming the option that prevents it.
-        """
+    def row(self, name: str, words: Sequence[str]) -> Row:
+        """The row of this name, with the model of a command line."""
 
     @abstractmethod
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
@@ -50,6 +49,25 @@ class Comparison(ABC):
             folder: of the run.
             length: of the training; None for that of the flags.
         """
+
+    def rows(self, names: Sequence[str]) -> list[Row]:
+        """The rows of these names; those with the same flags are the same model, which is counted once.
+
+        Raises:
+            ValueError: if one cannot be derived, naming the option that prevents it.
+        """
+        flags = self.controls.flags(names)
+        rows: list[Row] = []
+        for name in names:
+            same = next((row for row in rows if row.flags == tuple(flags[name])), None)
+            rows.append(dataclasses.replace(same, name=name) if same else self.row(name, flags[name]))
+        return rows
+
+
+def python_step(name: str, words: Sequence[Any], flags: Sequence[Any], read: Callable[[Path, str], Values]) -> Step:
+    """A step that runs a module of Python: its name and its arguments are the words; see :class:`Step`."""
+    command = Command.of(sys.executable, "-m", *words)
+    return Step(name, (command,), f"{name}.log", tuple(map(str, flags)), read)
 
 
 def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argparse._ArgumentGroup:
@@ -114,14 +132,18 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     print(report.planned(rows, comparison.score), flush=True)
     if args.dry_run:
         for run in _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output):
-            print(f"\n# {run.row}, seed {run.seed}", *(shlex.join(step.command) for step in run.steps), sep="\n")
+            print(
+                f"\n# {run.row}, seed {run.seed}",
+                *(command for step in run.steps for command in step.commands),
+                sep="\n",
+            )
         if args.rates:
             print("\n# then each row with every seed, at its best rate")
         if "time" in args.rows:
             print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
         return
     ended_by_signals()
-    with locked(output):
+    with locked(output / ".lock", f"--output={output}: another comparison is running there, or a command of one"):
         runner = Runner(args.jobs)
         rows = _tuned(comparison, rows, args, output, runner)
         results = _results(comparison, rows, args.seeds, output, runner)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pandas as pd
 import tabulate  # noqa: F401  pandas writes Markdown with it
@@ -16,6 +17,7 @@ from scipy import stats
 
 from recurrence.comparison.rows import ROWS, Row, Score
 from recurrence.comparison.runs import Values
+from recurrence.files import atomic_write, write_text
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 CONFIDENCE = 0.95
@@ -100,10 +102,12 @@ def table_of(rows: Sequence[Row], results: Mapping[tuple[str, int], Values]) -> 
 
 def write(folder: Path, rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> str:
     """Writes the three files; returns the page."""
-    runs.dropna(axis="columns", how="all").to_csv(folder / "runs.csv", index=False)
+    with atomic_write(folder / "runs.csv", newline="") as file:
+        runs.dropna(axis="columns", how="all").to_csv(file, index=False, lineterminator="\n")
     page = "\n\n".join([shown(rows, runs, score), *sentences(rows, runs, score)]) + "\n"
-    (folder / "comparison.md").write_text(page, encoding="utf-8")
-    draw(runs, score, folder / "comparison.svg")
+    write_text(folder / "comparison.md", page)
+    with atomic_write(folder / "comparison.svg") as file:
+        draw(runs, score, file)
     return page
 
 
@@ -176,8 +180,8 @@ def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(score=runs.score.astype(float)).pivot(index="seed", columns="row", values="score")
 
 
-def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
-    """Score over megabytes and score over training time: a mark per row, with the standard deviation over seeds."""
+def draw(runs: pd.DataFrame, score: Score, file: IO[str]) -> None:
+    """Score over megabytes and score over training time, as SVG: a mark per row, and the deviation over seeds."""
     mean, deviation = by_row(runs).mean(), by_row(runs).std()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -193,7 +197,7 @@ def draw(runs: pd.DataFrame, score: Score, path: Path) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
     left.legend(fontsize="small")
-    figure.savefig(path)
+    figure.savefig(file, format="svg")
 
 
 def _sentence(begin: str, found: Gain, score: Score) -> str:

@@ -1,8 +1,7 @@
 """The rows of a comparison."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import nn, no_grad
@@ -49,21 +48,6 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
     with no_grad(), sdpa_kernel(SDPBackend.MATH):  # PyTorch's counter knows no fused attention of a CPU
         operations = count.flops(forward) // 2
     return Row(name, tuple(flags), blocks, passes, count.stored(model), operations, count.megabytes(model))
-
-
-def rows_of(names: Sequence[str], flags: Mapping[str, Sequence[str]], row: Callable[[str, Sequence[str]], Row]):
-    """The rows of these names; those with the same flags are the same model, which is counted once.
-
-    Args:
-        names: of the rows.
-        flags: by name, see :meth:`recurrence.comparison.controls.Controls.flags`.
-        row: (name, flags) -> row.
-    """
-    rows: list[Row] = []
-    for name in names:
-        same = next((other for other in rows if other.flags == tuple(flags[name])), None)
-        rows.append(dataclasses.replace(same, name=name) if same else row(name, flags[name]))
-    return rows
 
 
 @dataclass(frozen=True)

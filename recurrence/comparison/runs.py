@@ -1,7 +1,7 @@
-"""Carries out the runs of a comparison: several at once, each step once, and all of them ended with this program.
+"""Carries out runs of commands, each step once, and ends all of them with this program. Recipes use it, too.
 
-A step's files are in the folder of its run: STEP.flags, with which it was begun; STEP.log; and STEP.json, its result.
-A step that has its result is not repeated.
+A step's files are in the folder of its run: STEP.flags, with which it was begun, if it has flags; its log; and
+STEP.json, its result. A step that has its result is not repeated.
 """
 
 import contextlib
@@ -10,32 +10,51 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recurrence.files import make_folder, open_in_place, remove, replace, write_text
+
 Values = dict[str, Any]
+PAUSE = 0.1  # seconds between two looks at a log
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments."""
+
+    words: tuple[str, ...]
+    output: Path | None = None  # of what it prints, there once it has succeeded; None: where that of the step goes
+
+    @classmethod
+    def of(cls, *words: Any, output: Path | None = None) -> "Command":
+        """A command of these words, whatever their types."""
+        return cls(tuple(map(str, words)), output)
+
+    def __str__(self) -> str:
+        """As a shell would run it."""
+        return shlex.join(self.words) + (f" > {shlex.quote(str(self.output))}" if self.output else "")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a run."""
+    """Commands of a run that have one result."""
 
     name: str  # of its files
-    command: tuple[str, ...]
-    flags: tuple[str, ...]  # those that must not change between calls
-    read: Callable[[Path, str], Values]  # (folder of the run, log) -> its result, once it has succeeded
-
-    @classmethod
-    def of_module(cls, name: str, words: Sequence[Any], flags: Sequence[Any], read: Callable[..., Values]) -> "Step":
-        """A step that runs a module of Python: its name and its arguments are the words."""
-        return cls(name, (sys.executable, "-m", *map(str, words)), tuple(map(str, flags)), read)
+    commands: tuple[Command, ...]
+    log: str | None = None  # file in the folder of the run, for what they print; None: the terminal
+    flags: tuple[str, ...] = ()  # those that must not change between calls
+    read: Callable[[Path, str], Values] = lambda folder, log: {}  # (folder of the run, log) -> its result
+    repeated: bool = False  # in every call, as the commands know what they have done
 
 
 @dataclass(frozen=True)
@@ -46,37 +65,143 @@ class Run:
     seed: int
     folder: Path
     steps: tuple[Step, ...]
-    diverged: re.Pattern
+    diverged: re.Pattern | None = None  # None: one that fails is always tried again
+
+    def finished(self, step: Step) -> Values | None:
+        """The result of an earlier call with the same flags; None if there is none."""
+        result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
+        flags = json.loads(begun.read_text()) if begun.exists() else ()
+        if not result.exists() or _options(flags) != _options(step.flags):
+            return None
+        return json.loads(result.read_text())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        found = map(self.finished, self.steps)
+        return next((values is not None for values in found if values is None or "failure" in values), True)
 
 
+@dataclass
 class Runner:
     """Runs commands in process groups of their own, and ends them all together.
 
     Args:
         jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
+        show: gets each line that a command adds to the log of its step.
     """
 
-    def __init__(self, jobs: int):
-        self.jobs, self.ended = jobs, threading.Event()
-        self.processes: set[subprocess.Popen] = set()
-        threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
-        self.environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
+    jobs: int = 1
+    show: Callable[[str], None] | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    processes: set[subprocess.Popen] = field(default_factory=set)
 
-    def run(self, command: Sequence[str], log: Path) -> int:
-        """Appends the output of a command to its log; returns the status, negative if a signal ended it."""
-        with log.open("ab") as file:
-            options: dict[str, Any] = dict(stdout=file, stderr=subprocess.STDOUT, env=self.environment)
-            # close_fds: while the command runs, it holds the lock of the folder, even if this program is killed.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=False, **options
-            )
+    def carry_out(self, runs: Sequence[Run]) -> list[Values]:
+        """The results of these runs, see :meth:`result_of`; ValueError as by :func:`check_begun`."""
+        check_begun(runs)
+        waiting, done, begin = [run for run in runs if not run.is_finished], [], time.monotonic()
+
+        def carried_out(run: Run) -> Values:
+            values = self.result_of(run)
+            if run in waiting:
+                done.append(run)
+                left = (time.monotonic() - begin) / len(done) * (len(waiting) - len(done)) / 60
+                if left:
+                    print(f"{len(done)} of {len(waiting)} runs; about {left:,.0f} minutes left", file=sys.stderr)
+            return values
+
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                return list(pool.map(carried_out, runs))
+            except BaseException:
+                self.end()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def result_of(self, run: Run) -> Values:
+        """Carries out the steps of a run that have no result yet, and returns the results of all steps together.
+
+        `failure` says in one line why a `step` has none, and `status` what a shell reports of its command. A training
+        that `diverged` is not repeated, any other failure is.
+        """
+        make_folder(run.folder)
+        found: Values = {}
+        for step in run.steps:
+            values = run.finished(step)
+            if values is None:
+                logged = f", logged in {run.folder / step.log}" if step.log else ""
+                _say(run, f"{step.name}{logged} ...")
+                values = self.attempt(run, step)
+                _say(run, f"{step.name}: {_shown(values)}")
+            found.update(values)
+            if "failure" in found:
+                break
+        return found
+
+    def attempt(self, run: Run, step: Step) -> Values:
+        """Carries out a step, and keeps its result."""
+        log, result = run.folder / step.log if step.log else None, run.folder / f"{step.name}.json"
+        remove(result)
+        if step.flags:
+            write_text(run.folder / f"{step.name}.flags", json.dumps(step.flags))
+        begin = log.stat().st_size if log and log.exists() else 0
+        status = next(filter(None, (self.run(command, log) for command in step.commands)), 0)
+        text = log.read_bytes()[begin:].decode(errors="replace") if log else ""
+        if self.ended.is_set():
+            return {"failure": "interrupted"}
+        if status:
+            failed = {"step": step.name, "status": status if status > 0 else 128 - status}
+            if status < 0:
+                return {"failure": f"ended by signal {-status}", **failed}
+            lines = [line for line in text.splitlines() if line.strip()]
+            values: Values = {"failure": " ".join(lines[-1:])[:200] or f"ended with status {status}", **failed}
+            if not (run.diverged and run.diverged.search(text)):
+                return values
+            values["diverged"] = True
+        else:
+            try:
+                values = step.read(run.folder, text)
+            except (OSError, ValueError) as error:
+                return {"failure": f"{log}: {error}"}
+            wrong = [name for name, value in values.items() if not math.isfinite(value)]
+            if wrong:
+                values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
+        if not step.repeated:
+            write_text(result, json.dumps(values))
+        return values
+
+    def run(self, command: Command, log: Path | None = None) -> int:
+        """Runs a command to its end, its output appended to a log; returns its status, negative if a signal ended it.
+
+        The command itself writes the log, so that none of it is lost if it outlives this program.
+        """
+        if self.ended.is_set():
+            return -signal.SIGTERM
+        threads = str(max(1, len(os.sched_getaffinity(0)) // self.jobs))
+        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
+        part = command.output and command.output.with_name(command.output.name + ".part")
+        if part:
+            remove(part)
+        with (
+            open_in_place(log) if log else contextlib.nullcontext() as file,
+            open_in_place(part) if part else contextlib.nullcontext() as output,
+        ):
+            begin = file.tell() if file else 0
+            pipes: Any = dict(stdin=subprocess.DEVNULL, stdout=output or file, stderr=file)
+            # close_fds: while the command runs, it holds the locks, even if this program is killed.
+            process = subprocess.Popen(command.words, env=environment, start_new_session=True, close_fds=False, **pipes)
         self.processes.add(process)
         if self.ended.is_set():
             self.end()
         try:
-            return process.wait()
+            for line in appended(log, begin, process) if log and self.show else ():
+                self.show(line)
+            status = process.wait()
         finally:
             self.processes.discard(process)
+        if part and not status:
+            replace(part, command.output)
+        return status
 
     def end(self) -> None:
         """Ends all commands; none starts any more."""
@@ -85,73 +210,23 @@ class Runner:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
-    def carry_out(self, runs: Sequence[Run]) -> list[Values]:
-        """The results of these runs, see :func:`result_of`; ValueError as by :func:`check_begun`."""
-        check_begun(runs)
-        with ThreadPoolExecutor(self.jobs) as pool:
-            try:
-                return list(pool.map(lambda run: result_of(run, self), runs))
-            except BaseException:
-                self.end()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
 
-
-def result_of(run: Run, runner: Runner) -> Values:
-    """Carries out the steps of a run that have no result yet, and returns the results of all steps together.
-
-    `failure` says in one line why a step has none. A training that `diverged` is not repeated, any other failure is.
-    """
-    run.folder.mkdir(parents=True, exist_ok=True)
-    found: Values = {}
-    for step in run.steps:
-        values = _finished(run, step)
-        if values is None:
-            _show(run, f"{step.name} ...")
-            values = _attempt(run, step, runner)
-            _show(run, f"{step.name}: {_shown(values)}")
-        found.update(values)
-        if "failure" in found:
-            break
-    return found
-
-
-def _finished(run: Run, step: Step) -> Values | None:
-    """The result of an earlier call with the same flags; None if there is none."""
-    result, begun = run.folder / f"{step.name}.json", run.folder / f"{step.name}.flags"
-    if not begun.exists() or _options(json.loads(begun.read_text())) != _options(step.flags):
-        result.unlink(missing_ok=True)
-    return json.loads(result.read_text()) if result.exists() else None
-
-
-def _attempt(run: Run, step: Step, runner: Runner) -> Values:
-    log, flags = run.folder / f"{step.name}.log", run.folder / f"{step.name}.flags"
-    flags.write_text(json.dumps(step.flags))
-    begin = log.stat().st_size if log.exists() else 0
-    status = runner.run(step.command, log)
-    if runner.ended.is_set():
-        return {"failure": "interrupted"}
-    text = log.read_bytes()[begin:].decode(errors="replace")
-    if status < 0:
-        return {"failure": f"ended by signal {-status}"}
-    if status:
-        lines = [line for line in text.splitlines() if line.strip()]
-        values: Values = {"failure": " ".join(lines[-1:])[:200] or f"ended with status {status}"}
-        if not run.diverged.search(text):
-            return values
-        values["diverged"] = True
-    else:
-        try:
-            values = step.read(run.folder, text)
-        except (OSError, ValueError) as error:
-            return {"failure": f"{log}: {error}"}
-        wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        if wrong:
-            values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-    part = run.folder / f"{step.name}.tmp"
-    part.write_text(json.dumps(values))
-    part.replace(run.folder / f"{step.name}.json")
-    return values
+def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
+    """The lines that a command appends to its log behind so many bytes, until it has ended."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        line, ended = b"", False
+        while not ended:
+            ended = process.poll() is not None  # before the last look
+            for part in file:
+                line += part
+                if line.endswith(b"\n"):
+                    yield line.decode(errors="replace")
+                    line = b""
+            if not ended:
+                time.sleep(PAUSE)
+    if line:
+        yield line.decode(errors="replace") + "\n"
 
 
 def check_begun(runs: Sequence[Run]) -> None:
@@ -170,15 +245,21 @@ def _options(words: Sequence[str]) -> set[str]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process and its commands. Raises ValueError if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+def locked(path: Path, held: str = "") -> Iterator[None]:
+    """Holds the lock of a file for this process and its commands, also for one that outlives this process.
+
+    If another process holds it, waits for that, or raises ValueError with the text `held` if there is one.
+    """
+    make_folder(path.parent)
+    with open_in_place(path) as file:
+        os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"--output={folder}: another comparison is running there, or a command of one") from None
-        os.set_inheritable(file.fileno(), True)
+            if held:
+                raise ValueError(held) from None
+            print(f"waiting for another process, which has locked {path}", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -189,15 +270,15 @@ def ended_by_signals() -> None:
         sys.exit(128 + number)
 
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) != signal.SIG_IGN:
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
             signal.signal(ending, end)
 
 
-def _show(run: Run, text: str) -> None:
-    print(f"{run.row}, seed {run.seed}: {text}", flush=True)
+def _say(run: Run, text: str) -> None:
+    print(f"{run.row}, seed {run.seed}: {text}", file=sys.stderr, flush=True)
 
 
 def _shown(values: Values) -> str:
-    return ", ".join(
-        f"{name} {round(value, 2) if isinstance(value, float) else value}" for name, value in values.items()
-    )
+    numbers = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}
+    units = dict.fromkeys(("decoding", "inference"), " s")
+    return ", ".join(f"{name} {value}{units.get(name, '')}" for name, value in numbers.items()) or "done"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from recurrence.comparison.command import Comparison, add_options, compare, with
 from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
 from recurrence.comparison.rows import Row, Score
-from recurrence.comparison.runs import Run, Runner, Step, check_begun, locked
+from recurrence.comparison.runs import Command, Run, Runner, Step, check_begun, locked
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence", "decoding"), Score("perplexity", False, "a text", "decoding")
 PYTHON = (sys.executable, "-c")
@@ -141,7 +142,8 @@ def test_a_control_that_diverges_is_a_result(tmp_path):
 
 
 def step(code, name="train", flags=("--lr", "1"), values=None):
-    return Step(name, (*PYTHON, code), flags, lambda *_: {"count": 1.0} if values is None else values)
+    found = {"count": 1.0} if values is None else values
+    return Step(name, (Command((*PYTHON, code)),), f"{name}.log", flags, lambda *_: found)
 
 
 def run(folder, *steps):
@@ -168,12 +170,15 @@ def test_a_finished_step_is_not_repeated(tmp_path):
 def test_a_failure_is_tried_again_and_a_divergence_is_not(tmp_path):
     marks = tmp_path / "marks"
     broken = run(tmp_path, step(f"{appends(marks)}; raise OSError('disk full')"), step("", "score"))
+    failed = {"step": "train", "status": 1}
     for _ in range(2):
-        assert carried_out(broken) == [{"failure": "OSError: disk full"}]
+        assert carried_out(broken) == [{"failure": "OSError: disk full", **failed}]
     assert marks.read_text() == "xx"
     diverged = run(tmp_path, step(f"{appends(marks)}; raise FloatingPointError('gradients are Nan')"))
     for _ in range(2):
-        assert carried_out(diverged) == [{"failure": "FloatingPointError: gradients are Nan", "diverged": True}]
+        assert carried_out(diverged) == [
+            {"failure": "FloatingPointError: gradients are Nan", "diverged": True, **failed}
+        ]
     assert marks.read_text() == "xxx"
 
 
@@ -204,10 +209,10 @@ def test_jobs_run_at_once_and_share_the_cores(tmp_path):
 
 def test_two_comparisons_do_not_share_a_folder(tmp_path):
     code = "import sys, pathlib; from recurrence.comparison.runs import locked\n"
-    code += "with locked(pathlib.Path(sys.argv[1])): pass"
-    with locked(tmp_path):
-        other = subprocess.run([*PYTHON, code, tmp_path], capture_output=True, text=True)
-    assert f"--output={tmp_path}: another comparison is running there" in other.stderr
+    code += "with locked(pathlib.Path(sys.argv[1]), 'held by another'): pass"
+    with locked(tmp_path / ".lock"):
+        other = subprocess.run([*PYTHON, code, tmp_path / ".lock"], capture_output=True, text=True)
+    assert "ValueError: held by another" in other.stderr
 
 
 def test_what_a_killed_comparison_leaves_running_holds_its_folder(tmp_path):
@@ -216,22 +221,22 @@ def test_what_a_killed_comparison_leaves_running_holds_its_folder(tmp_path):
     code = f"""
 import os, sys
 from pathlib import Path
-from recurrence.comparison.runs import Runner, locked
+from recurrence.comparison.runs import Command, Runner, locked
 folder = Path({str(tmp_path)!r})
-with locked(folder):
-    Runner(1).run([sys.executable, "-c", {child!r}, str(os.getpid()), folder / "end"], folder / "log")
+with locked(folder / ".lock"):
+    Runner().run(Command.of(sys.executable, "-c", {child!r}, os.getpid(), folder / "end"), folder / "log")
 """
     assert subprocess.run([*PYTHON, code]).returncode == -9
     try:
-        with pytest.raises(ValueError, match="another comparison is running there"), locked(tmp_path):
-            pass
+        with pytest.raises(ValueError, match="another comparison is running there"):
+            compare(Counting(), options("--output", str(tmp_path)))
     finally:
         (tmp_path / "end").touch()
 
 
 def test_a_command_that_is_killed_is_said_to_be(tmp_path):
     killed = run(tmp_path, step("import os; print('INFO', flush=True); os.kill(os.getpid(), 9)"))
-    assert carried_out(killed) == [{"failure": "ended by signal 9"}]
+    assert carried_out(killed) == [{"failure": "ended by signal 9", "step": "train", "status": 137}]
 
 
 class Counting(Comparison):
@@ -239,9 +244,10 @@ class Counting(Comparison):
 
     length, diverged, score = "updates", re.compile("FloatingPointError"), BLEU
     too_high = math.inf  # validation at a rate above 3
+    controls = SimpleNamespace(flags=lambda names: {name: (f"--{name}",) for name in names})
 
-    def rows(self, names):
-        return list(map(row, names))
+    def row(self, name, words):
+        return dataclasses.replace(row(name), flags=tuple(words))
 
     def steps(self, row, seed, folder, length=None):
         values = {
@@ -296,9 +302,8 @@ def test_a_rate_without_a_finite_validation_is_not_chosen(tmp_path):
 class Alike(Counting):
     """`once` stores as much as `looped`, and so is `storage`, too."""
 
-    def rows(self, names):
-        alike = ("once", "storage", "time")
-        return [dataclasses.replace(row(name), flags=("--once",)) if name in alike else row(name) for name in names]
+    alike = dict.fromkeys(("once", "storage", "time"), ("--once",))
+    controls = SimpleNamespace(flags=lambda names: Counting.controls.flags(names) | Alike.alike)
 
 
 @pytest.mark.parametrize(("rates", "rate"), [([], ""), (["--rates", "2,2.5"], "-lr2.5")])

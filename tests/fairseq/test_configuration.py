@@ -89,7 +89,7 @@ def test_flags_are_those_of_the_model_and_others():
     words = ["--post-norm", "--depth-range", "1-6", "--pass-loss", "1", "--decoder-layers", "1", "--lr", "3"]
     values, others = given_options("ilr_small", words)
     assert values == dict(post_norm=True, decoder_layers=1)
-    assert others == ["--lr", "3", "--depth-range=1-6", "--pass-loss=1.0"]
+    assert others == ["--depth-range", "1-6", "--pass-loss", "1", "--lr", "3"]
 
 
 def test_the_number_of_learned_positions_is_stored_in_the_options():

@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fairseq_plugin.build import unpadded_dictionary
+from fairseq_plugin.elastic import ElasticConfig
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
 from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
@@ -213,14 +214,16 @@ def test_the_loss_and_the_accuracy_are_those_of_the_answers():
     task = copying(noise=8)
     batch = texts(task, "train")
     model = models.tiny("recurrent_lm", on=task).float()
-    loss, size, log = AnswerCrossEntropy(task, False, 0.0, report_accuracy=True)(model, batch)
+    options = ElasticConfig(sentence_avg=False, report_accuracy=True)
+    loss, size, log = AnswerCrossEntropy(task, options)(model, batch)
     logits, target = model(batch["net_input"]["src_tokens"])[0], batch["target"]
     asked = target.ne(16)
     assert size == log["total"] == asked.sum() == 8 * 16
     torch.testing.assert_close(loss, F.cross_entropy(logits[asked], target[asked], reduction="sum"))
     assert log["n_correct"] == logits.argmax(-1)[asked].eq(target[asked]).sum()
     asked[:, :-10] = False
-    loss, *_ = AnswerCrossEntropy(task, False, 0.0, ignore_prefix_size=target.size(1) - 10)(model, batch)
+    options = ElasticConfig(sentence_avg=False, ignore_prefix_size=target.size(1) - 10)
+    loss, *_ = AnswerCrossEntropy(task, options)(model, batch)
     torch.testing.assert_close(loss, F.cross_entropy(logits[asked], target[asked], reduction="sum"))
 
 

@@ -3,7 +3,7 @@
 import csv
 import re
 import sys
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_UP
 
 import count
 import pandas as pd
@@ -59,18 +59,28 @@ def test_every_published_cell_is_there_or_left_out_with_a_reason(paper):
     assert not missing
 
 
-def agrees(number: int, paper: str, title: str = "") -> bool:
-    """Whether a count is the paper's, which rounds or truncates it; its unit may stand in the column's title."""
-    unit = re.search(r"\(([KMB])\)", title)
-    found = re.fullmatch(r"([\d.,]+) ?([KMB]?)", paper.strip().lstrip("~") + (unit[1] if unit else ""))
-    value, unit = Decimal(found[1].replace(",", "")), {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[found[2]]
-    exact = Decimal(number) / unit
-    return value in {exact.quantize(value, rounding) for rounding in (ROUND_DOWN, ROUND_HALF_UP)}
+@pytest.mark.parametrize(
+    ("count", "cell", "title", "rounds", "cut"),
+    [
+        (21_091_212, "21.0", "#Params (M)", False, True),
+        (4_755_979, "4.8", "#Params (M)", True, False),
+        (4_755_979, "4.7", "#Params (M)", False, True),
+        (7_345_152, "7.34M", "P*", False, True),
+        (1_180_800, "1.2M", "Params", True, False),
+        (90_720, "~90K", "Parameters", False, True),
+        (28_288_354, "29.0", "#Params (M)", False, False),
+        (4_755_979, "4,755,979", "", True, True),
+    ],
+)
+def test_a_count_is_the_printed_one_if_it_rounds_to_it(count, cell, title, rounds, cut):
+    assert render.prints_as(count, cell, title, ROUND_HALF_UP) == rounds
+    assert render.prints_as(count, cell, title, ROUND_DOWN) == cut
 
 
 @pytest.mark.parametrize("table", TABLES, ids=name)
 def test_parameters_are_the_papers(table):
-    """At the precision that it prints, or the row says what they are instead."""
+    """They round to the printed digits, or else the row says what they are, or the page that digits are cut off."""
+    told = render.cut_off(table, table.rows)
     for key, row in table.rows.items():
         for title, column in table.columns.items():
             if column.metric not in rows.COUNTED or not row.arch:
@@ -80,9 +90,10 @@ def test_parameters_are_the_papers(table):
             paper = row.paper.get(title)
             if row.count_differs:
                 assert f"{number:,}" in row.count_differs, (key, number)
-                assert not agrees(number, paper, title)
-            elif paper:
-                assert agrees(number, paper, title), (key, number, paper)
+                assert not render.prints_as(number, paper, title, ROUND_HALF_UP)
+            elif paper and not render.prints_as(number, paper, title, ROUND_HALF_UP):
+                assert render.prints_as(number, paper, title, ROUND_DOWN), (key, number, paper)
+                assert re.search(rf"{re.escape(title)} of [^;]*`{re.escape(key)}`", told)
 
 
 def test_a_failed_run_is_shown_until_one_succeeds():

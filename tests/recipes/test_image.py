@@ -10,7 +10,7 @@ import cost_image
 import pytest
 import timm
 import torch
-from commands import smaller_model
+from kinds.images import smaller_model
 from torch import nn
 
 import timm_plugin

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import commands
-import kinds
+import later
 import pytest
 import render
 import request
@@ -15,9 +15,11 @@ import rows
 import run as program
 import torch
 from fairseq import options
+from kinds.base import SWITCHES
 
 import fairseq_plugin  # noqa: F401  (registers its models)
 import timm_plugin  # noqa: F401  (registers its models)
+from recurrence.comparison.runs import Command
 from tests.support import cli
 from tests.support.recipes import NAMED, PAPERS, PARSERS, RECIPES, TABLES, line, name, parsed, recipe, requested
 from tests.support.recipes import commands as printed
@@ -32,9 +34,9 @@ SCALES_OF_TABLES = [
 # Commands
 
 
-def program_of(command: str) -> str:
+def program_of(command: Command) -> str:
     """The program that a command starts, whose parser takes it; many rows have one in common, but for their folder."""
-    words = shlex.split(command)
+    words = list(command.words)
     if words[0] == "torchrun" and "fairseq_cli.train" in words:
         words = ["fairseq-train", *words[words.index("fairseq_cli.train") + 1 :]]
     elif words[0] == "torchrun":
@@ -46,15 +48,15 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
     """The parsers take every command of a run, which is trained where it has to be and scored in its folder."""
     request.check(asked, run)
     found = commands.stages(asked, run, 1)
-    programs = [program_of(line) for lines in found.values() for line in lines]
+    commands_of_all = [command for stage in found.values() for command in stage]
+    programs = list(map(program_of, commands_of_all))
     assert list(found)[-1] == "scoring"
     made_of_another = "sharing" in found or "decode" in run.settings(asked.scale).keys
     trains = run.table.kind != "count" and not made_of_another
     assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
-    *_, target = shlex.split(found["scoring"][-1])
     folder = commands.run_folder(asked, run, 1)
-    assert target == f"{folder}/scores.json"
-    used = {Path(word) for lines in found.values() for line in lines for word in shlex.split(line)}
+    assert found["scoring"][-1].output == folder / "scores.json"
+    used = {Path(word) for command in commands_of_all for word in command.words}
     _, scale, table, *_ = folder.parents
     assert not [path for path in used if table in (path, *path.parents) and scale not in path.parents], "its data"
 
@@ -76,7 +78,7 @@ def test_the_real_parsers_take_every_command_of_every_row(table, scale, tmp_path
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
-@pytest.mark.parametrize("switch", kinds.SWITCHES)
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path):
     for table in TABLES:
         for run in [run for run in table.runs.values() if switch in run.switches and "paper" in run.scales]:
@@ -86,8 +88,68 @@ def test_the_real_parsers_take_the_settings_of_release_and_code(switch, tmp_path
                 assert all(program_of(line) for line in lines)
 
 
-def words_of(found: dict[str, list[str]], stage: str = "training") -> list[str]:
-    return shlex.split(found[stage][0])
+def check_later(asked: request.Request, run: rows.Run) -> None:
+    """The check of a training before it starts, as the program makes it."""
+    found = commands.stages(asked, run, 1)
+    training = commands.parse_training(found)
+    if training:
+        later.check(training, found, run.settings(asked.scale, asked.settings).keys.get("pairs"))
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.kind not in ("images", "count")], ids=name)
+def test_every_training_of_scale_paper_leaves_what_its_later_stages_read(table, tmp_path):
+    for run in [run for run in table.runs.values() if "paper" in run.scales]:
+        for switch in run.switches:
+            check_later(requested(tmp_path, SCALE="paper", SETTINGS=switch), run)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "flags", "message"),
+    [
+        (
+            "takase/table1",
+            "cycle",
+            "--max-update 1000",
+            "1,000 updates, 2.5 epochs of the data: leave 2 ",
+        ),
+        (
+            "takase/table1",
+            "cycle",
+            "--keep-last-epochs 5",
+            "leave 5 checkpoints by epoch, but a later stage reads 10",
+        ),
+        ("takase/table1", "cycle", "--save-interval 20", "leave 6 checkpoints by epoch, but a later stage reads 10: "),
+        ("takase/table1", "cycle", "--max-epoch 9", "9.0 epochs of the data: leave 9 checkpoints by epoch, but "),
+        ("takase/table1", "cycle", "--no-epoch-checkpoints", "leave 0 checkpoints by epoch, but "),
+        ("takase/table1", "cycle", "--batch-size 1", "leave 1 checkpoints by epoch, but "),
+        ("takase/table2", "kiyono", "--max-update 9000", "leave 9 checkpoints by update, but a later stage reads 10: "),
+        ("takase/table2", "kiyono", "--keep-interval-updates 9", "leave 9 checkpoints by update, but "),
+        ("takase/table4", "cycle", "--save-interval-updates 0", "leave 0 checkpoints by update, but "),
+        ("takase/table5", "cycle", "--disable-validation", "leave 0 checkpoint_best.pt, but a later stage reads 1: "),
+        ("takase/admin", "plain", "--disable-validation", "leave 0 losses of a validation, but "),
+        ("ringformer/table1", "ringformer", "--no-save", "leave 0 checkpoint_best.pt, but a later stage reads 1: cp "),
+        ("ilr/table1", "1,1,1,1-none", "--no-last-checkpoints", "leave 0 checkpoint_last.pt, but "),
+    ],
+)
+def test_a_training_that_leaves_too_little_is_rejected(table, row, flags, message, tmp_path):
+    asked = requested(tmp_path, *flags.split(), SCALE="paper")
+    with pytest.raises(rows.TableError, match=re.escape(message)):
+        check_later(asked, NAMED[table].find(row))
+
+
+def test_ten_epochs_of_the_synthetic_pairs_would_be_rejected(tmp_path):
+    """50,000 updates read them less than three times."""
+    found = commands.stages(requested(tmp_path, SCALE="paper"), NAMED["takase/table2"].find("cycle_rev_synthetic"), 1)
+    words = [
+        word.replace("--num-update-checkpoints", "--num-epoch-checkpoints") for word in found["averaging"][0].words
+    ]
+    found["averaging"] = [Command(tuple(words))]
+    with pytest.raises(rows.TableError, match="50,000 updates, 1.7 epochs of the data: leave 0 checkpoints by epoch"):
+        later.check(commands.parse_training(found), found, 328_500_000)
+
+
+def words_of(found: commands.Stages, stage: str = "training") -> list[str]:
+    return list(found[stage][0].words)
 
 
 def trained_with(run: rows.Run, **settings: str) -> Namespace:
@@ -194,6 +256,7 @@ PAPER, CODE = {"SCALE": "paper"}, "PATH[$(touch {0})0]"
         ("vanilla", PAPER | {"SETTINGS": "release"}, "SETTINGS=release: must be one of paper, body, code for "),
         ("vanilla", {"DRY_RUN": "yes"}, "DRY_RUN=yes: input should be '0' or '1'"),
         ("vanilla", {"GPUS": "2"}, "GPUS=2: must be 1 at scale smoke"),
+        ("vanilla --no-save", PAPER, "210,000 updates, 47.8 epochs of the data: leave 0 checkpoint_best.pt, but "),
         ("vanilla", PAPER | {"GPUS": "3"}, "GPUS=3, MICRO_BATCH=341: their product must divide the "),
         *(("vanilla", PAPER | {name: CODE}, f"{name}={CODE}: input should be ") for name in ("GPUS", "MICRO_BATCH")),
     ],

@@ -17,7 +17,7 @@ from timm_plugin.training import options as image_options
 
 RECIPES = cli.REPOSITORY / "recipes"
 TRAINER = str(RECIPES / "train_image.py")
-SCRIPTS = [path for path in RECIPES.glob("*/*.sh") if '/../table" "$0" "$@"' in path.read_text(encoding="utf-8")]
+SCRIPTS = [path for path in RECIPES.glob("*/*.sh") if path.is_symlink() and path.resolve() == RECIPES / "table.sh"]
 FIGURES = sorted(RECIPES.glob("*/figure*.sh"))
 PAPERS = list(rows.papers())
 TABLES = [table for paper in PAPERS for table in paper.tables.values()]

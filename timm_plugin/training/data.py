@@ -2,6 +2,7 @@
 
 import argparse
 import tarfile
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -104,8 +105,21 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
     """
     if args.aug_repeats and not args.distributed:
         reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
+    settings = _loading(args, model, device)
+    training = data.create_loader(sets[0], is_training=True, **augmentation(args), **settings)
+    sets[0].transform = with_torchvision(args, sets[0].transform, settings)
+    return [training, evaluation_loader(args, model, sets[1], device)]
+
+
+def evaluation_loader(args: argparse.Namespace, model: nn.Module, images: Dataset, device: torch.device) -> Iterable:
+    """timm's loader for evaluation; it needs no options of a training but those of :func:`_loading`."""
+    return data.create_loader(images, **_loading(args, model, device))
+
+
+def _loading(args: argparse.Namespace, model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """Arguments of timm's `create_loader`: the model's preprocessing, at the size of this run, and how to load."""
     config = data.resolve_data_config(dict(img_size=args.img_size, crop_pct=args.crop_pct), model=model)
-    common = dict(
+    return dict(
         **config,
         batch_size=args.batch_size,
         num_workers=args.workers,
@@ -114,6 +128,3 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
         pin_memory=device.type == "cuda",
         persistent_workers=False,  # their random state would carry over to the next epoch, but not into a resumed run
     )
-    training = data.create_loader(sets[0], is_training=True, **augmentation(args), **common)
-    sets[0].transform = with_torchvision(args, sets[0].transform, config)
-    return [training, data.create_loader(sets[1], **common)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from recurrence.files import damage
+from recurrence.files import atomic_write, damage, remove, replace, require_regular
 from timm_plugin.training.options import reject
 
 
@@ -25,7 +25,7 @@ def last_checkpoint(args: argparse.Namespace) -> Path | None:
     last = Path(args.output) / "last.pth.tar"
     unnamed = last.with_name("tmp.pth.tar")  # where timm writes the first checkpoint
     if args.rank == 0 and not last.exists() and unnamed.exists():
-        unnamed.unlink() if damage(unnamed) else unnamed.replace(last)
+        remove(unnamed) if damage(unnamed) else replace(unnamed, last)
     if args.distributed:
         torch.distributed.barrier()
         digests = [None] * args.world_size
@@ -47,6 +47,7 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
         OptionError: the table is damaged.
     """
     lines = []
+    require_regular(table)
     if table.exists():
         with table.open(newline="") as file:
             try:
@@ -56,14 +57,12 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
     if line:
         lines.append(line)
     if lines:
-        part = table.with_suffix(".tmp")
-        with part.open("w", newline="") as file:
+        with atomic_write(table, newline="") as file:
             writer = csv.DictWriter(file, lines[-1])
             writer.writeheader()
             writer.writerows(lines)
-        part.replace(table)
-    elif table.exists():
-        table.unlink()
+    else:
+        remove(table)
 
 
 def one_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from recurrence.removed import reject_options
 from timm_plugin import MODELS
 from timm_plugin._config import DEPTH_OPTIONS
 from timm_plugin._removed import OF_TRAINING
+from timm_plugin._saved import is_torchs
 from timm_plugin.checkpoints import is_registered
 
 
@@ -64,7 +65,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
         "must be an optimiser of timm other than adahessian",
     ),
     "aa": (is_policy, f"must be {TRIVIAL}, or a policy of timm such as rand-m9-mstd0.5-inc1"),
-    "dataset": (lambda value: not value or value.lower().startswith("torch/"), "must be torch/NAME"),
+    "dataset": (lambda value: not value or is_torchs(value), "must be torch/NAME"),
     "device": (has_device, "must be a device of this machine"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
     "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
