@@ -181,12 +181,13 @@ class Trainer:
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
         measured = self.evaluate_at(model)
-        ends = [depth.ends for depth in getattr(model, "training_depths", ())]
+        looped = utils.unwrap_model(model)  # of several processes
+        ends = [depth.ends for depth in getattr(looped, "training_depths", ())]
         if any(smallest != largest for smallest, largest in ends):
             for name, passes in zip(("smallest", "largest"), zip(*ends)):
-                model.passes = passes
+                looped.passes = passes
                 measured |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
-            model.passes = None
+            looped.passes = None
         return measured
 
     def evaluate_at(self, model: nn.Module) -> dict[str, float]:
