@@ -37,7 +37,7 @@ DEMO = [
 ]
 # What `python -m fairseq_plugin.compare` and `timm_plugin.compare` need beside their trainers.
 COMPARE = ["matplotlib>=3.7", "pandas>=2", "scipy>=1.10", "tabulate"]
-# What `python -m fairseq_plugin.convert onnx` needs; its folders need onnxruntime alone.
+# What `python -m fairseq_plugin.convert onnx` needs; its folders need onnxruntime, numpy and sentencepiece.
 ONNX = ["onnx", "onnxscript", "onnxruntime"]
 # What the preparation of some public data sets needs (recipes/data).
 DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import secrets
 import shutil
 import tempfile
@@ -35,7 +36,7 @@ def named_errors(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path, mode: str = "w", **options: str) -> Iterator[IO]:
+def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[IO]:
     """A file to write that is renamed to `path` once it is complete on disk, and removed if writing fails.
 
     Args:
@@ -118,6 +119,13 @@ def remove(path: str | Path) -> None:
     """Removes a file or a link, not its target, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a killed program has left of its files in a folder; no other may be writing there."""
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{16}\.tmp", path.name):
+            remove(path)
 
 
 def _beside(path: str | Path) -> Path:

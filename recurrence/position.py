@@ -49,8 +49,8 @@ def depth_time(length: int, width: int) -> Tensor:
     for even k and cos for odd k; row p holds f at i = p + 1, so `T_j[i] = depth_time[i - 1] + depth_time[j - 1]`.
 
     Source: the code of RingFormer (arXiv:2502.13181), after Dehghani et al. (arXiv:1807.03819), equations 6 and 7.
-    Differs from Dehghani et al.: their features 2j (sin) and 2j + 1 (cos) have the exponent 2j/C; the code's exponent is
-    2k/C for feature k itself, so that wavelengths grow twice as fast.
+    Differs from Dehghani et al.: their features 2j (sin) and 2j + 1 (cos) have the exponent 2j/C; in the code, feature
+    k has 2k/C, so that wavelengths grow twice as fast.
     """
     k = torch.arange(1, width + 1, dtype=torch.float64)
     angles = torch.arange(1, length + 1, dtype=torch.float64)[:, None] / 10000 ** (2 * k / width)

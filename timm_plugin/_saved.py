@@ -22,12 +22,12 @@ def _whole(low: int, high: int) -> Rule:
     return Rule(lambda value: is_whole(value) and low <= value <= high, f"must be a whole number in {low} .. {high}")
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: Any) -> bool:
     """Whether it is an integer, and not True or False."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_literal(value: object, largest: float = math.inf, depth: int = 0) -> bool:
+def is_literal(value: Any, largest: float = math.inf, depth: int = 0) -> bool:
     """Whether it is None, a truth value, a finite number, a text, or a list, tuple or dictionary of these.
 
     Args:

@@ -84,10 +84,12 @@ def metadata_of(path: Path) -> dict[str, Any]:
     except RuntimeError as error:
         raise ValueError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: not a checkpoint: holds a {type(found).__name__}")
+        raise ValueError(f"{path}: must be a checkpoint of train_image.py or timm, not a {type(found).__name__}")
+    value: Any
     for name, value in found.items():
         kind = PARTS.get(name, object)
-        if not isinstance(value, kind) or (name == "epoch" and not (is_whole(value) and value >= 0)):
+        no_epoch = name == "epoch" and not (is_whole(value) and value >= 0)
+        if no_epoch or not isinstance(value, kind):
             raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
     return found
 

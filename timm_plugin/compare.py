@@ -97,6 +97,7 @@ class ImageComparison(Comparison):
     """
 
     length = "epochs"
+    controls: "ImageControls"
     diverged = re.compile(r"error: loss (nan|inf)")
 
     def __init__(self, args: Namespace, words: Sequence[str]):

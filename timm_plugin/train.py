@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from recurrence.count import stored
 from recurrence.errors import misfit, report_to_torchrun
-from recurrence.files import damage, make_folder
+from recurrence.files import damage, make_folder, remove_unfinished
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
@@ -181,12 +181,13 @@ class Trainer:
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
         measured = self.evaluate_at(model)
-        ends = [depth.ends for depth in getattr(model, "training_depths", ())]
+        looped = utils.unwrap_model(model)  # of several processes
+        ends = [depth.ends for depth in getattr(looped, "training_depths", ())]
         if any(smallest != largest for smallest, largest in ends):
             for name, passes in zip(("smallest", "largest"), zip(*ends)):
-                model.passes = passes
+                looped.passes = passes
                 measured |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
-            model.passes = None
+            looped.passes = None
         return measured
 
     def evaluate_at(self, model: nn.Module) -> dict[str, float]:
@@ -245,6 +246,7 @@ class Trainer:
         start = self.resume(last) if last else 0
         if args.rank == 0:
             make_folder(output)
+            remove_unfinished(output)
             record(table, start)
             if start:
                 saver.load_state_dict_from_checkpoint(last)

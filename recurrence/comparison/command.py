@@ -56,7 +56,8 @@ class Comparison(ABC):
         Raises:
             ValueError: if one cannot be derived, naming the option that prevents it.
         """
-        flags, rows = self.controls.flags(names), []
+        flags = self.controls.flags(names)
+        rows: list[Row] = []
         for name in names:
             same = next((row for row in rows if row.flags == tuple(flags[name])), None)
             rows.append(dataclasses.replace(same, name=name) if same else self.row(name, flags[name]))

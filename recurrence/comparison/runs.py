@@ -71,7 +71,7 @@ class Run:
         """The result of an earlier call with the same flags; None if there is none."""
         result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
         flags = json.loads(begun.read_text()) if begun.exists() else ()
-        if step.repeated or not result.exists() or _options(flags) != _options(step.flags):
+        if not result.exists() or _options(flags) != _options(step.flags):
             return None
         return json.loads(result.read_text())
 
@@ -166,7 +166,8 @@ class Runner:
             wrong = [name for name, value in values.items() if not math.isfinite(value)]
             if wrong:
                 values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
-        write_text(result, json.dumps(values))
+        if not step.repeated:
+            write_text(result, json.dumps(values))
         return values
 
     def run(self, command: Command, log: Path | None = None) -> int:
@@ -185,10 +186,8 @@ class Runner:
             open_in_place(log) if log else contextlib.nullcontext() as file,
             open_in_place(part) if part else contextlib.nullcontext() as output,
         ):
-            begin, pipes = (
-                file.tell() if file else 0,
-                dict(stdin=subprocess.DEVNULL, stdout=output or file, stderr=file),
-            )
+            begin = file.tell() if file else 0
+            pipes: Any = dict(stdin=subprocess.DEVNULL, stdout=output or file, stderr=file)
             # close_fds: while the command runs, it holds the locks, even if this program is killed.
             process = subprocess.Popen(command.words, env=environment, start_new_session=True, close_fds=False, **pipes)
         self.processes.add(process)

@@ -14,7 +14,7 @@ published code's language model (w = 1) and window variant.
 Differs from the paper: when accumulating, Equation 5 of the July text adds half of the state before last (h_{i-2} / 2
 in the indices above); here, as in the code, it is p_{i-1} / 2, half of the output y_{i-2}. Equation 6 ends with B(h);
 here the end is no exception (see below). There is no option for either as printed: Equation 5 begins with an h_0 before
-the first window, which the text does not define (0 would fit), and its results come from the published code.
+the first window, which the text does not define (0 would fit), and the printed results come from the published code.
 
 Differs from the published code: the formula holds for all lengths, while the code skips the recurrence for 1 and 2
 tokens. When accumulating, the last window is no exception; the code has B(h) there, so that a token's output would

@@ -1,4 +1,8 @@
-"""Elastic depth trains as it did as an option of models: losses and weights of 8 updates, from the same start."""
+"""Elastic depth trains as it did as an option of models: losses and weights of 8 updates, from the same start.
+
+Each update reads the whole corpus, so that the order of batches, which differs between versions of fairseq, does not
+matter.
+"""
 
 import json
 from pathlib import Path
@@ -50,9 +54,7 @@ def test_losses_and_weights_are_those_of_before(folder, training, tmp_path):
 
 
 def test_a_resumed_training_ends_the_same(folder, tmp_path):
-    training, saving = "range", ("--save-interval-updates", "2")
-    train(folder, training, tmp_path / "first", "--max-update", "2", *saving, *restarted(folder, training))
-    start = ("--restore-file", tmp_path / "first" / "checkpoint_1_2.pt")
-    losses = train(folder, training, tmp_path / "second", *start)
-    assert losses == pytest.approx(EXPECTED[training]["losses"][2:], abs=0.0011)
-    assert summary(tmp_path / "second") == pytest.approx(EXPECTED[training]["weights"], rel=1e-3)
+    train(folder, "range", tmp_path / "first", *restarted(folder, "range"), "--max-update", "4")
+    losses = train(folder, "range", tmp_path, "--restore-file", tmp_path / "first" / "checkpoint_last.pt")
+    assert losses == pytest.approx(EXPECTED["range"]["losses"][4:], abs=0.0011)
+    assert summary(tmp_path) == pytest.approx(EXPECTED["range"]["weights"], rel=1e-3)

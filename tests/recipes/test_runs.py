@@ -27,7 +27,7 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
     (failed,) = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (failed["metric"], failed["value"], failed["row"]) == ("BLEU of pieces", "", "cross_attention_signal")
     output = recipe("ringformer/table4.sh", "cross_attention_signal", **settings)
-    assert '"sentences": 100' in output
+    assert '"sentences": 83' in output
     pieces, bleu, chrf = results_csv.read(tmp_path / "ringformer" / "results.csv")[:3]
     assert (pieces["metric"], bleu["metric"], chrf["metric"]) == ("BLEU of pieces", "BLEU", "chrF")
     assert bleu["updates"] == "10"

@@ -110,13 +110,13 @@ def folder(tmp_path):
 LINE = {"epoch": 0, "eval_top1": 50.0}
 
 
-@pytest.mark.parametrize("name", ["summary.csv", "summary.tmp", "summary.csv.tmp"])
-def test_the_table_is_not_written_through_a_link(folder, thesis, name):
+@pytest.mark.parametrize("link", ["summary.csv", "summary.tmp", "summary.csv.tmp"])
+def test_the_table_is_not_written_through_a_link(folder, thesis, link):
     (folder / "summary.csv").write_text("epoch,eval_top1\n0,10\n")
-    if name == "summary.csv":
+    if link == "summary.csv":
         thesis.write_text("epoch,eval_top1\n0,10\n")
-        (folder / name).unlink()
-    (folder / name).symlink_to(thesis)
+        (folder / link).unlink()
+    (folder / link).symlink_to(thesis)
     before = thesis.read_text()
     record(folder / "summary.csv", 1, {**LINE, "epoch": 1})
     assert thesis.read_text() == before
@@ -148,6 +148,16 @@ def test_a_log_is_not_appended_to_through_a_link(folder, thesis):
     (folder / ".lock").symlink_to(thesis)
     with pytest.raises(OSError, match=f"{folder}/.lock"), runs.locked(folder / ".lock"):
         pass
+    assert thesis.read_text() == "mine"
+
+
+def test_what_a_kill_has_left_is_removed_and_nothing_else(folder, thesis):
+    left = files._beside(folder / "last.pth.tar")
+    left.symlink_to(thesis)
+    for name in (".mine.tmp", "summary.csv", "last.0123456789abcdef.tmp"):
+        (folder / name).write_text("mine")
+    files.remove_unfinished(folder)
+    assert {path.name for path in folder.iterdir()} == {".mine.tmp", "summary.csv", "last.0123456789abcdef.tmp"}
     assert thesis.read_text() == "mine"
 
 
@@ -212,11 +222,11 @@ HISTORY = {"checkpoint_files": [], "best_epoch": 0, "best_metric": -1.0, "pendin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["../thesis.txt", "{parent}/thesis.txt", "summary.csv", "checkpoint-0.pth.tar/..", 3])
-def test_a_checkpoint_removes_no_file_but_checkpoints_of_its_folder(folder, thesis, resumed, name):
-    name = name.format(parent=folder.parent) if isinstance(name, str) else name
-    error = resumed(saver={**HISTORY, "checkpoint_files": [(name, -1.0)]})
-    assert f"{folder}/last.pth.tar: checkpoint_files={name!r}: must name checkpoints of its own folder" in error
+@pytest.mark.parametrize("entry", ["../thesis.txt", "{parent}/thesis.txt", "summary.csv", "checkpoint-0.pth.tar/..", 3])
+def test_a_checkpoint_removes_no_file_but_checkpoints_of_its_folder(folder, thesis, resumed, entry):
+    entry = entry.format(parent=folder.parent) if isinstance(entry, str) else entry
+    error = resumed(saver={**HISTORY, "checkpoint_files": [(entry, -1.0)]})
+    assert f"{folder}/last.pth.tar: checkpoint_files={entry!r}: must name checkpoints of its own folder" in error
     assert thesis.read_text() == "mine"
     assert (folder / "summary.csv").exists()
 
@@ -315,13 +325,13 @@ def test_every_option_that_may_be_read_is_tried():
     assert HOSTILE.keys() == OPTIONS.keys()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_options_of_a_run_have_types_and_bounds(folder, rejected, name):
-    for value in HOSTILE[name]:
-        path = saved(folder, args=argparse.Namespace(**{name: value}))
+@pytest.mark.parametrize("option", HOSTILE)
+def test_options_of_a_run_have_types_and_bounds(folder, rejected, option):
+    for value in HOSTILE[option]:
+        path = saved(folder, args=argparse.Namespace(**{option: value}))
         for main, words in ((accuracy.main, [folder]), (convert.main, ["unshare", path, folder / "new"])):
             error = rejected(main, *words).strip().splitlines()[-1]
-            assert f"error: {path}: {name}={str(value)[:100]!r}: {OPTIONS[name].text}" in error
+            assert f"error: {path}: {option}={str(value)[:100]!r}: {OPTIONS[option].text}" in error
 
 
 def test_only_listed_options_are_read(folder):

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from tests.support import vision
 from timm_plugin._layers import ConvStem
 
-WITH_CONVOLUTIONS = ["sret_t", "sret_nano", "deit, SReT's stem", "sret, class token"]
+WITH_CONVOLUTIONS = ["sret_nano", "deit, SReT's stem", "sret, class token"]
 
 
 def stem_of(model: nn.Module) -> ConvStem:
