@@ -166,7 +166,7 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stag
     args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
     comparison = compare.TextComparison(args, words)
     (row,) = comparison.rows(["looped"])
-    command = [str(word) for word in comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].command]
+    command = list(comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].commands[0].words)
     assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
     assert set(stretched.split()) <= set(command)
 

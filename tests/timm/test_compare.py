@@ -114,7 +114,8 @@ def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
     words += ["--warmup-epochs", "5", "--output", str(tmp_path)]
     comparison = compare.ImageComparison(options.parser("").parse_args(words), words)
     train, *_ = comparison.steps(*comparison.rows(["looped"]), 1, tmp_path, Length(3, 0.5))
-    args = options.parser("").parse_args(train.command[train.command.index(str(images)) :])
+    ((*words,),) = (command.words for command in train.commands)
+    args = options.parser("").parse_args(words[words.index(str(images)) :])
     options.check(args)
     assert (args.epochs, args.warmup_epochs) == (3, 2.5)
 
