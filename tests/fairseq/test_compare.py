@@ -200,7 +200,10 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in output.glob("*/*/*.json") if path != result}
     result.unlink()
     again = run(*words)
-    assert [line for line in again.splitlines() if line.endswith("...")] == ["once, seed 1: score ..."]
+    log = result.with_name("score.log")
+    assert [line for line in again.splitlines() if line.endswith("...")] == [
+        f"once, seed 1: score, logged in {log} ..."
+    ]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert json.loads(result.read_text())["score"] == runs[runs["row"] == "once"].iloc[0]["score"]
 
