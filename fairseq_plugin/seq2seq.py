@@ -90,12 +90,15 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
     Attributes:
         reads_text: whether its encoder does; otherwise it reads speech.
+        full_context_alignment: fairseq aligns by a pass over the whole translation, since steps of a search keep no
+            attention.
         profiled: buffer, whether Admin's vectors have their values, so that checkpoints store it; None without Admin.
     """
 
     options: type[TranslationOptions] = TranslationOptions
     initialise: Callable[..., None]
     reads_text = True
+    full_context_alignment = True
 
     def __init__(self, encoder: LoopedEncoder, decoder: CrossDecoder):
         super().__init__(encoder, decoder)

@@ -233,8 +233,17 @@ def export(graph: Graph, int8: bool = False) -> onnx.ModelProto:
 def _in_eight_bits(made: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder, _quiet():
         path = Path(folder) / "graph.onnx"
-        kinds = ["MatMul", "Gather"]
-        quantize_dynamic(made, path, weight_type=QuantType.QInt8, op_types_to_quantize=kinds, per_channel=True)
+        kinds, flat = ["MatMul", "Gather"], {tensor.name for tensor in made.graph.initializer if len(tensor.dims) == 2}
+        # Level signals are a stack of matrices, which onnxruntime cannot multiply with a zero point per channel.
+        stacks = [node.name for node in made.graph.node if node.op_type == "MatMul" and node.input[1] not in flat]
+        quantize_dynamic(
+            made,
+            path,
+            weight_type=QuantType.QInt8,
+            op_types_to_quantize=kinds,
+            per_channel=True,
+            nodes_to_exclude=stacks,
+        )
         return onnx.load(path)
 
 
