@@ -178,7 +178,7 @@ class Runner:
         if self.ended.is_set():
             return -signal.SIGTERM
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.jobs))
-        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
+        environment = {"OMP_NUM_THREADS": threads, **os.environ}  # MKL and oneDNN follow OpenMP
         part = command.output and command.output.with_name(command.output.name + ".part")
         if part:
             remove(part)

@@ -207,6 +207,14 @@ def test_jobs_run_at_once_and_share_the_cores(tmp_path):
     assert int((tmp_path / "a" / "train.log").read_text()) >= 1
 
 
+def test_given_threads_are_those_of_every_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code = "import torch; print(torch.__config__.parallel_info())"
+    carried_out(Run("a", 1, tmp_path / "a", (step(code),), re.compile("x")))
+    told = (tmp_path / "a" / "train.log").read_text()
+    assert set(re.findall(r"(?:get_num|_max)_threads\(\) : (\d+)", told)) == {"1"}
+
+
 def test_two_comparisons_do_not_share_a_folder(tmp_path):
     code = "import sys, pathlib; from recurrence.comparison.runs import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1]), 'held by another'): pass"
