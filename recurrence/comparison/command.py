@@ -131,12 +131,11 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     rows, output = comparison.rows(args.rows), Path(args.output)
     print(report.planned(rows, comparison.score), flush=True)
     if args.dry_run:
-        for run in _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output):
-            print(
-                f"\n# {run.row}, seed {run.seed}",
-                *(command for step in run.steps for command in step.commands),
-                sep="\n",
-            )
+        runs = _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output)
+        for run in runs:
+            commands = [command for step in run.steps for command in step.commands]
+            print(f"\n# {run.row}, seed {run.seed}", *commands, sep="\n")
+        print(f"\n# {_left(runs)}")
         if args.rates:
             print("\n# then each row with every seed, at its best rate")
         if "time" in args.rows:
@@ -151,6 +150,14 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
     print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
     _end_at_failures(list(results.values()))
+
+
+def _left(runs: Sequence[Run]) -> str:
+    """How many runs are left, and how long they train if one has already been trained."""
+    trained = [values["seconds"] for run in runs if "seconds" in (values := run.finished(run.steps[0]) or {})]
+    left = sum(not run.is_finished for run in runs)
+    minutes = sum(trained) / max(1, len(trained)) * left / 60
+    return f"{left} of {len(runs)} runs are left" + (f", about {minutes:,.0f} minutes of training" if minutes else "")
 
 
 def _end_at_failures(results: Sequence[Values]) -> None:

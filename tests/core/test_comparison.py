@@ -347,6 +347,27 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_what_is_left(tmp_path, capsys):
+    words = ["--output", str(tmp_path), "--rows", "once", "--seeds"]
+    compare(Counting(), options(*words, "1"))
+    compare(Counting(), options(*words, "1,2", "--dry-run"))
+    assert capsys.readouterr().out.endswith("# 2 of 4 runs are left, about 2 minutes of training\n")
+
+
+def test_what_is_left_is_said_after_each_run(tmp_path, capsys):
+    runs = [Run("looped", seed, tmp_path / str(seed), (step("", values={"decoding": 1.0}),)) for seed in (1, 2)]
+    carried_out(*runs)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        f"looped, seed 1: train, logged in {tmp_path}/1/train.log ...",
+        "looped, seed 1: train: decoding 1.0 s",
+    ]
+    assert said[2].startswith("1 of 2 runs; about 0 minutes left")
+    assert len(said) == 5
+    carried_out(*runs)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
