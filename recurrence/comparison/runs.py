@@ -78,12 +78,6 @@ class Run:
             return None
         return json.loads(result.read_text())
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
-        found = map(self.finished, self.steps)
-        return next((values is not None for values in found if values is None or "failure" in values), True)
-
 
 @dataclass
 class Runner:
@@ -92,7 +86,7 @@ class Runner:
     Args:
         jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
         show: gets each line that a command adds to the log of its step.
-        imports: modules that the commands import, to start `python -m` faster; see :mod:`recurrence.comparison.starter`.
+        imports: modules that all commands import, so that :mod:`recurrence.comparison.starter` does it once.
         trainings: how many there are in all, for the time that is left.
     """
 
