@@ -22,6 +22,7 @@ from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, evaluation_loader
+from timm_plugin.training.folders import broken_rule
 from timm_plugin.training.options import has_device
 
 
@@ -39,9 +40,9 @@ def measured(run: Path) -> dict[str, float]:
     args.distributed = False  # as the training may have been
     try:
         device = torch.device(args.device if has_device(args.device) else "cpu")
-        *sets, args.num_classes = datasets(args)
-        if args.num_classes != model.num_classes:
-            raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")
+        *sets, classes = datasets(args)
+        if rule := broken_rule(model, classes):
+            raise ValueError(f"RUN={run}: its images {rule}")
         images = evaluation_loader(args, model.to(device), sets[1], device)
     except AttributeError as error:
         raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None

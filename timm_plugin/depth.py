@@ -25,8 +25,9 @@ from recurrence.loop import Loop
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
-from timm_plugin.training.data import labels, preprocessed
-from timm_plugin.training.options import SPLITS, has_device, key_value
+from timm_plugin.training.data import class_names, preprocessed
+from timm_plugin.training.folders import broken_rule
+from timm_plugin.training.options import SPLITS, has_device, key_value, other_devices
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
     if args.batch_size < 1:
         raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
     if not has_device(args.device):
-        raise ValueError(f"--device={args.device}: must be a device of this machine")
+        raise ValueError(f"--device={args.device}: must be a device of this machine{other_devices(args.device)}")
     model = load(args.checkpoint, args.model, **dict(args.model_kwargs)).to(args.device)
     loops = require_loops(model)
     if model.in_chans != 3:
@@ -107,7 +108,7 @@ def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64
         batch_size: B.
 
     Raises:
-        ValueError: there is no such folder or split, it has no images, or has not the model's number of classes.
+        ValueError: there is no such folder or split, it has no images, or its classes are not the model's.
     """
     if not folder.exists():
         raise ValueError(f"IMAGES={folder}: no such folder")
@@ -118,8 +119,8 @@ def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64
     splits = [name for name in SPLITS if (folder / name).is_dir()]
     if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
-    if (classes := len(labels(dataset))) != model.num_classes:
-        raise ValueError(f"IMAGES={folder}: must have {model.num_classes} classes, as the model, not {classes}")
+    if rule := broken_rule(model, class_names(dataset)):
+        raise ValueError(f"IMAGES={folder}: {rule}")
     dataset = preprocessed(dataset, model, dict(input_size=(3, *model.patch_embed.img_size)))
     return DataLoader(dataset, batch_size)
 
