@@ -58,7 +58,9 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
-        raise ValueError(f"--model: must name the model of {path}, which does not name it")
+        saved = metadata.get("arch")
+        unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
+        raise ValueError(f"--model: must name the model of {path}, which {unknown}")
     model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in PREPROCESSING}
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}

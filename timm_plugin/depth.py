@@ -28,6 +28,7 @@ from timm_plugin.checkpoints import load
 from timm_plugin.training.data import class_names, preprocessed
 from timm_plugin.training.folders import broken_rule
 from timm_plugin.training.options import SPLITS, has_device, key_value, other_devices
+from timm_plugin.training.user_module import add_user_module
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -43,15 +44,15 @@ def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
 def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> curve.Evaluation:
     """Top-1 accuracy in percent. The time is the model's alone, without that of reading images."""
     device = next(model.parameters()).device
-    seconds, correct, predicted = 0.0, 0, []
+    seconds, right, predicted = 0.0, [], []
     for images, classes in batches:
         images = images.to(device)
         start = time.perf_counter()
         found = model(images).argmax(-1).tolist()
         seconds += time.perf_counter() - start
-        correct += sum(a == b for a, b in zip(found, classes.tolist()))
+        right += [a == b for a, b in zip(found, classes.tolist())]
         predicted += found
-    return curve.Evaluation(100 * correct / len(predicted), seconds / len(predicted), predicted)
+    return curve.Evaluation(100 * sum(right) / len(right), seconds / len(right), predicted, right)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
     add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
     add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
+    add_user_module(parser)
     add("--split", default="validation", help="which split (default: validation)")
     add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to run")

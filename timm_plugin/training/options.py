@@ -16,6 +16,7 @@ from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin._saved import is_torchs
 from timm_plugin.checkpoints import is_registered
+from timm_plugin.training.user_module import add_user_module
 
 
 def is_policy(text: str) -> bool:
@@ -134,8 +135,10 @@ def _data(command_line: argparse.ArgumentParser) -> None:
 
 
 def _model(command_line: argparse.ArgumentParser) -> None:
-    add = command_line.add_argument_group("model").add_argument
-    add("--model", required=True, help="a name that timm or timm_plugin registers")
+    group = command_line.add_argument_group("model")
+    add_user_module(group)
+    add = group.add_argument
+    add("--model", required=True, help="a name that timm, timm_plugin or --user-module registers")
     # Of one key, the last value counts.
     kwargs: dict[str, Any] = dict(type=key_value, nargs="*", action="extend", default=[])
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
@@ -256,7 +259,7 @@ def check(args: argparse.Namespace) -> None:
             reject(name, split, f"must be one of {', '.join(SPLITS)} with --dataset")
         if not args.dataset and not (Path(args.data) / split).exists():
             reject(name, split, f"must be a folder or a .tar file in {args.data}")
-    if args.model.partition(".")[0] not in MODELS:
+    if args.model.partition(".")[0] not in MODELS and not args.user_module:
         reject_given(args, DEPTH, "needs a looped model of timm_plugin")
     if not args.teacher:
         reject_given(args, ["teacher_kwargs", "teacher_checkpoint", "distillation", "temperature"], "needs --teacher")
