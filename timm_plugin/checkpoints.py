@@ -62,12 +62,14 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
         raise ValueError(f"--model: must name the model of {path}, which {unknown}")
     model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
-    given = {option: getattr(options, option, None) for option in PREPROCESSING}
+    given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
+    if options.img_size:
+        given["input_size"] = (3, options.img_size, options.img_size)
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
     names = getattr(options, "label_names", None)
     if names is not None and len(names) != model.num_classes:
         raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
-    model.pretrained_cfg["label_names"] = names
+    model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
     return model
 
 
