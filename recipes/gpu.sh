@@ -106,7 +106,8 @@ if [ "$DRY_RUN" = 0 ]; then
 fi
 
 trainings kausik/table2 "recurrent regular_1 regular_6 recurrent_positions"
-speeds takase/speed "vanilla sequence cycle cycle_rev vanilla_18 sequence_18 cycle_18 cycle_rev_18 universal_12 universal_small vanilla_big"
+speeds takase/speed "vanilla sequence cycle cycle_rev vanilla_18 sequence_18 cycle_18 cycle_rev_18
+    universal_12 universal_small vanilla_big"
 speeds takase/speed4 "vanilla sequence cycle cycle_rev"
 if [ "$SCALE" = smoke ]; then
     IMAGES=1
