@@ -51,7 +51,7 @@ EXPERIMENTS = (
         },
     ),
     Experiment(
-        "Language, [War and Peace](../recipes/ilr/RESULTS.md), rotary positions: perplexity, 256 tokens, lower is better",
+        "Language, [War and Peace](../recipes/ilr/RESULTS.md), rotary positions: perplexity at 256, lower is better",
         *("ilr", "ILR 1", "long", "perplexity at 256", 2),
         {
             "2,2,2,2-rope": "four layers, each run twice",
