@@ -26,6 +26,7 @@ from fairseq_repairs import (  # noqa: F401
     ranges,
     resuming,
     saving,
+    sizes,
     unknown,
     workers,
 )
