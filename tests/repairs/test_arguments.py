@@ -21,7 +21,8 @@ def test_a_mistake_is_one_line(words, said, capsys):
     with pytest.raises(SystemExit, match="^2$"):
         upstream.arguments(*words.split()[1:])
     line = capsys.readouterr().err
-    assert said in line and line.count("\n") == 1
+    assert said in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ def test_text_in_other_pieces_is_warned_of(tmp_path, said):
     upstream.write_lines(tmp_path / "valid.de", ["seven"] * upstream.SENTENCES["valid"])
     binarize(tmp_path)
     assert [line for line in said.messages if "is it raw text" in line] == [
-        f"{tmp_path / 'valid.de'}: 50.0 % of its words are not in the dictionary, such as seven: is it raw text, or cut "
-        "into pieces by another model than the training text?"
+        f"{tmp_path / 'valid.de'}: 50.0 % of its words are not in the dictionary, such as seven: is it raw text, or "
+        "cut into pieces by another model than the training text?"
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_dictionary_of_another_size_is_named(trained_once, tmp_path):
     other = shutil.copytree(data, tmp_path / "other")
     with (other / "dict.de.txt").open("a") as words:
         words.write("new 1\n")
-    more = r"was trained with a target dictionary of \d+ symbols, but the data's has \d+: binarize them with the dictiona"
+    more = r"was trained with a target dictionary of \d+ symbols, but the data's has \d+: binarize them with the "
     with pytest.raises(ValueError, match=f"^{path}: {more}"):
         upstream.run_training("transformer", other, tmp_path / "run", "--finetune-from-model", path)
     with pytest.raises(ValueError, match=f"^{path}: {more}"):
@@ -92,7 +92,7 @@ def test_options_of_another_model_are_named(trained_once, tmp_path):
 
 def test_a_missing_option_is_named():
     with pytest.raises(MissingMandatoryValue) as raised:
-        OmegaConf.create({"sentencepiece_model": "???"}).sentencepiece_model
+        OmegaConf.create({"sentencepiece_model": "???"})["sentencepiece_model"]
     assert one_line(raised.value) == "--sentencepiece-model: must be given"
 
 
