@@ -74,6 +74,8 @@ CHECKPOINT_TYPES = (
     (rebuild_array, "numpy._core.multiarray._reconstruct"),
 )
 MOST_LAYERS = 10_000
+FIRST_WEIGHTS = [f"{side}_embed_path" for side in ("encoder", "decoder")]
+FIRST_WEIGHTS += [f"load_pretrained_{side}_from" for side in ("encoder", "decoder")]
 
 # The types in the message with which rank 0 sends a checkpoint to the others: by then, the configuration is an
 # omegaconf object, and each tensor is replaced by a placeholder.
@@ -142,14 +144,14 @@ def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> A
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
 def bound_options(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
-    """Rejects a model that would be built without end, and forgets the files of embeddings with which one began.
+    """Rejects a model that would be built without end, and forgets the files of weights with which one began.
 
     fairseq reads these again, before the checkpoint's weights: they may be on another machine, or any file of this one.
     """
     with _explained(path):
         require_bounded(path, state)
-    for options in _model_options(state):
-        for name in ("encoder_embed_path", "decoder_embed_path"):
+    for options in model_options(state):
+        for name in FIRST_WEIGHTS:
             if getattr(options, name, None):
                 setattr(options, name, None)
 
@@ -166,7 +168,7 @@ def require_bounded(path: Any, state: dict[str, Any]) -> None:
             raise CheckpointError(
                 f"{path}: has a tensor of shape {shape}, which a file of {most:,} bytes does not hold"
             )
-    for options in _model_options(state):
+    for options in model_options(state):
         given = vars(options) if isinstance(options, argparse.Namespace) else options
         for name in given:
             if str(name).endswith("layers") and isinstance(given[name], int) and given[name] > MOST_LAYERS:
@@ -185,7 +187,7 @@ def tensors_in(state: Any) -> Iterator[torch.Tensor]:
             waiting += one.values() if isinstance(one, dict) else one
 
 
-def _model_options(state: dict[str, Any]) -> list[Any]:
+def model_options(state: dict[str, Any]) -> list[Any]:
     """The model's options in a checkpoint: in a Namespace, a dictionary or fairseq's configuration."""
     return [options for options in (state.get("args"), (state.get("cfg") or {}).get("model")) if options]
 

@@ -58,7 +58,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     ours = {
         path.relative_to(cli.REPOSITORY).as_posix()
         for package in PACKAGES
-        for pattern in ("*.py", "*.yaml", "README.md", "weights/**/*")
+        for pattern in ("*.py", "*.yaml", "README.md", "start_scripts/*.sh", "weights/**/*")
         for path in (cli.REPOSITORY / package).rglob(pattern)
         if path.is_file() and "__pycache__" not in path.parts
     }

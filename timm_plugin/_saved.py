@@ -67,6 +67,10 @@ def _numbers(value: object, most: float) -> bool:
     return all((is_whole(one) or isinstance(one, float)) and 0 <= one <= most for one in value)
 
 
+def _names(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) <= CLASSES and all(isinstance(name, str) for name in value)
+
+
 _TEXT = Rule(lambda value: isinstance(value, str) and "\0" not in value, "must be a text")
 _COLOURS = Rule(lambda value: _numbers(value, 1) and len(value) <= CHANNELS, "must be numbers in 0 .. 1")
 OPTIONS = {
@@ -80,6 +84,7 @@ OPTIONS = {
         f"must be three whole numbers in 1 .. {SIDE}",
     ),
     "num_classes": _whole(0, CLASSES),
+    "label_names": Rule(_names, f"must be at most {CLASSES} texts"),
     "in_chans": _whole(1, CHANNELS),
     "crop_pct": Rule(lambda value: _numbers([value], 1) and value > 0, "must be > 0 and <= 1"),
     "mean": _COLOURS,

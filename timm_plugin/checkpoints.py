@@ -11,6 +11,7 @@ from torch import nn
 from recurrence.errors import misfit
 from recurrence.files import read_json, require_plain
 from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin._config import near
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin._saved import OPTIONS, is_whole, options_of, require_held, require_held_tensors
 
@@ -26,7 +27,9 @@ MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, Runti
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint, read with torch's safe loader, with the preprocessing of its training.
+    """The model of a checkpoint, read with torch's safe loader, with the preprocessing and the classes of its training.
+
+    Its `pretrained_cfg` has the names of the classes, `label_names`, in the order of the logits; None if unknown.
 
     Args:
         path: a file, or a folder in timm's format.
@@ -55,10 +58,18 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
-        raise ValueError(f"--model: must name the model of {path}, which does not name it")
+        saved = metadata.get("arch")
+        unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
+        raise ValueError(f"--model: must name the model of {path}, which {unknown}")
     model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
-    given = {option: getattr(options, option, None) for option in PREPROCESSING}
+    given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
+    if options.img_size:
+        given["input_size"] = (3, options.img_size, options.img_size)
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
+    names = getattr(options, "label_names", None)
+    if names is not None and len(names) != model.num_classes:
+        raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
+    model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
     return model
 
 
@@ -77,6 +88,8 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
         return timm.create_model(name, **source, **kwargs).eval()
     except (*MALFORMED, SafetensorError) as error:
         reason = misfit(error) or " ".join(str(error).split()) or type(error).__name__
+        if not timm.is_model(name.partition(".")[0]):
+            reason += near(name, timm.list_models())
         raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {reason}") from None
 
 

@@ -13,7 +13,9 @@ import argparse
 import itertools
 import json
 import re
+import statistics
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
@@ -32,11 +34,15 @@ from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
 from timm_plugin._config import ImageConfig
+from timm_plugin._model import ImageModel
 from timm_plugin.checkpoints import names_source
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
 from timm_plugin.training.build import build
 
+UPSTREAM = ("pandas", "timm.data", "timm.models", "timm.optim", "timm.scheduler", "timm.task", "torchvision")
+IMAGES = re.compile(r"([\d,]+) training images")
+WARM_UP, TIMED = 2, 5  # batches
 BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
 
 
@@ -104,7 +110,7 @@ class ImageComparison(Comparison):
         self.args, self.words = args, _added_up(words)
         options.reject_given(args, ["seed"], "is set by --seeds")
         options.reject_given(args, ["resume"], "is always on")
-        if args.model.partition(".")[0] not in MODELS:
+        if args.model.partition(".")[0] not in MODELS and not args.user_module:
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
         for name, value in args.model_kwargs:
             if names_source(name):
@@ -113,6 +119,8 @@ class ImageComparison(Comparison):
         self.args.resume = True
         options.check(args)
         trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training
+        if not isinstance(trainer.model, ImageModel):
+            raise ValueError(f"--model={args.model}: must be an ImageModel of timm_plugin")
         self.controls = ImageControls(trainer.model, args, self.words)
         if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--model={args.model}: runs each of its blocks once; must be a looped model")
@@ -130,8 +138,27 @@ class ImageComparison(Comparison):
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         flags = [*row.flags, *self._lasting(length)]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
-        score = python_step("score", ["timm_plugin.accuracy", folder], [], _scored)
+        own = ["--user-module", self.args.user_module] if self.args.user_module else []
+        score = python_step("score", ["timm_plugin.accuracy", folder, *own], [], _scored)
         return [python_step("train", train, flags, _trained), score]
+
+    @property
+    def imports(self) -> Sequence[str]:
+        """On a CPU, timm, but not the plugin."""
+        return UPSTREAM if self.args.device == "cpu" else ()
+
+    def seconds(self, row: Row) -> float:
+        given = [*row.flags, "--output", self.args.output]
+        args = options.parser("").parse_args(given)
+        trainer = Trainer(args, utils.init_distributed_device(args))
+        trainer.task.train()
+        taken = []
+        for images, targets in itertools.islice(trainer.train_loader, WARM_UP + TIMED):
+            begin = time.perf_counter()
+            trainer.learn(images, targets, last=True)
+            taken.append(time.perf_counter() - begin)
+        batches = trainer.updates * args.grad_accum_steps
+        return args.epochs * batches * statistics.median(taken[WARM_UP:] or taken)
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length; its warm-up is in proportion, and so always shorter."""
@@ -157,13 +184,14 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     options.add_depth(parser)
 
 
-def _trained(folder: Path, _: str) -> Values:
+def _trained(folder: Path, log: str) -> Values:
     """Epochs, the seconds that they took, without evaluation, and the last loss on --val-split."""
     import pandas as pd
 
     table = pd.read_csv(folder / "summary.csv")
     seconds, loss = float(table["train_seconds"].sum()), float(table["eval_loss"].iloc[-1])
-    return {"epochs": len(table), "seconds": seconds, "validation": loss}
+    images = len(table) * int(IMAGES.search(log)[1].replace(",", ""))
+    return {"epochs": len(table), "seconds": seconds, "images/s": images / seconds, "validation": loss}
 
 
 def _scored(_: Path, log: str) -> Values:

@@ -29,6 +29,7 @@ from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._saved import require_held_tensors
 
 SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadable images that may be skipped
+REMEDY = f"remove what is damaged, or set {SKIPPING}=10 to use the next image instead, after up to 9 in a row"
 
 
 def apply() -> None:
@@ -211,5 +212,6 @@ def _open_and_read(file: Any, *args, **kwargs) -> Image.Image:
         image = _open(file, *args, **kwargs)
         image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{getattr(file, 'name', file)}: cannot be read as an image: {error}") from error
+        name = getattr(file, "name", file)
+        raise ValueError(f"{name}: cannot be read as an image: {error}; {REMEDY}") from error
     return image

@@ -2,7 +2,7 @@
 
 A file has the paper's name, settings that its rows share, and its tables: columns, rows and every published cell, as
 printed. A row with an architecture can be run (or counted), a row without one is only shown; a row without a label is
-not in the paper. recipes/README.md describes the keys; kinds.py has those of a row's settings.
+not in the paper. recipes/README.md describes the keys; kinds those of a row's settings.
 """
 
 import difflib
