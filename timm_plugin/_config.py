@@ -4,7 +4,7 @@ import difflib
 import inspect
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -80,9 +80,7 @@ class ImageConfig:
             ValueError: if a value breaks its rule.
         """
         for name in sorted(options.keys() - {spec.name for spec in fields(cls)}):
-            near = difflib.get_close_matches(name, cls.options(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
+            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{near(name, cls.options())}")
         return cls(**options)
 
     @classmethod
@@ -156,6 +154,12 @@ DEPTH_OPTIONS = {
     for name in ("depth_range", "depth_seed", "depth_warmup_updates", "mixed_depth", "pass_loss")
 }
 """The options that only steer training, with their defaults."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The known name that a wrong one resembles most, as the end of a message; empty if it resembles none."""
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def fits(value: Any, hint: Any) -> bool:

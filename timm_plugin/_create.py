@@ -10,9 +10,10 @@ from torch import nn
 
 from timm_plugin._compat import deit_cfg
 from timm_plugin._config import DEPTH_OPTIONS
-from timm_plugin._model import ImageModel, checkpoint_filter_fn
+from timm_plugin._model import ImageModel, checkpoint_filter_fn, forget_class_names
 from timm_plugin._removed import drop_removed
 
+SOURCES = {"file", "url", "hf_hub_id", "state_dict"}  # of weights, in a pretrained configuration
 image_cfg = partial(deit_cfg, license=None)
 """A pretrained configuration in timm's form, by default with ImageNet's mean and std and 224 pixels."""
 
@@ -63,4 +64,9 @@ def create(
             feature_cfg=dict(out_indices=out_indices, feature_cls="getter"),
             **{**preset, **given},
         )
+    overlay = given.get("pretrained_cfg_overlay") or {}
+    others = SOURCES & overlay.keys() and "label_names" not in overlay  # other weights than those of the name's tag
+    names = built.pretrained_cfg.get("label_names") or ()
+    if others or not pretrained or len(names) != getattr(built, "num_classes", None):
+        forget_class_names(built)
     return built if dtype is None else built.to(dtype)

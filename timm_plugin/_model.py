@@ -85,6 +85,7 @@ class ImageModel(nn.Module):
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head.to(like.device, like.dtype)
         self.head.train(self.training)
+        forget_class_names(self)
 
     def init_weights(self, needs_reset: bool = True) -> None:
         """Resets all parameters and buffers to those of a new model, for example after `to_empty`.
@@ -251,6 +252,17 @@ class ImageModel(nn.Module):
         graph = tracer.trace(self)
         graph.output_node().type = None  # of `forward`, which in training may have other results
         return fx.GraphModule(self, graph)
+
+
+def require_batch(images: Tensor) -> None:
+    """Raises AssertionError, as timm does for images of another size, unless they are (B, channels, height, width)."""
+    torch._assert(images.dim() == 4, "images must be (B, channels, height, width); of one image, give image[None]")
+
+
+def forget_class_names(model: nn.Module) -> None:
+    """Removes the names of classes from a model's `pretrained_cfg`, as they are of other weights or of another head."""
+    if config := getattr(model, "pretrained_cfg", None):  # timm adds it to a complete model
+        config.update(label_names=None, label_descriptions=None)
 
 
 def take(count: int, indices: int | Sequence[int] | None) -> list[int]:

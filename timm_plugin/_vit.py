@@ -21,7 +21,7 @@ from timm_plugin._compat import update_model_input_size
 from timm_plugin._config import ImageConfig, fits, option
 from timm_plugin._create import create
 from timm_plugin._layers import DropPath
-from timm_plugin._model import ImageModel, loop_groups, take
+from timm_plugin._model import ImageModel, loop_groups, require_batch, take
 
 
 @dataclass(frozen=True)
@@ -224,6 +224,7 @@ class LoopedVisionTransformer(ImageModel):
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> tokens (B, N, C) before the first pass."""
+        require_batch(x)
         x = self.patch_embed(x)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)

@@ -22,7 +22,9 @@ from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, evaluation_loader
+from timm_plugin.training.folders import broken_rule
 from timm_plugin.training.options import has_device
+from timm_plugin.training.user_module import add_user_module
 
 
 def measured(run: Path) -> dict[str, float]:
@@ -39,13 +41,13 @@ def measured(run: Path) -> dict[str, float]:
     args.distributed = False  # as the training may have been
     try:
         device = torch.device(args.device if has_device(args.device) else "cpu")
-        *sets, args.num_classes = datasets(args)
-        if args.num_classes != model.num_classes:
-            raise ValueError(f"RUN={run}: has {model.num_classes} classes, its images now {args.num_classes}")
+        *sets, classes = datasets(args)
+        if rule := broken_rule(model, classes):
+            raise ValueError(f"RUN={run}: its images {rule}")
         images = evaluation_loader(args, model.to(device), sets[1], device)
     except AttributeError as error:
         raise ValueError(f"RUN={run}: must be the --output of timm_plugin.train ({error})") from None
-    top1, seconds, _ = accuracy(model, images)
+    top1, seconds, *_ = accuracy(model, images)
     return {"top1": top1, "seconds": seconds * len(sets[1])}
 
 
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     repairs.reject_unreadable_images()
     parser = argparse.ArgumentParser("python -m timm_plugin.accuracy", description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="--output of timm_plugin.train")
+    add_user_module(parser)
     reject_options(parser, {"eight_bits": "export the model, as to ONNX, and quantise it there"})
     args = parser.parse_args(arguments)
     try:

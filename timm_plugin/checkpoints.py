@@ -9,10 +9,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from recurrence.errors import misfit
-from recurrence.files import read_json, require_regular
+from recurrence.files import read_json, require_plain
 from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin._config import near
 from timm_plugin._removed import OF_TRAINING
-from timm_plugin._saved import OPTIONS, is_whole, options_of
+from timm_plugin._saved import OPTIONS, is_whole, options_of, require_held, require_held_tensors
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
@@ -26,7 +27,9 @@ MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, Runti
 
 
 def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
-    """The model of a checkpoint, read with torch's safe loader, with the preprocessing of its training.
+    """The model of a checkpoint, read with torch's safe loader, with the preprocessing and the classes of its training.
+
+    Its `pretrained_cfg` has the names of the classes, `label_names`, in the order of the logits; None if unknown.
 
     Args:
         path: a file, or a folder in timm's format.
@@ -55,19 +58,38 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
-        raise ValueError(f"--model: must name the model of {path}, which does not name it")
+        saved = metadata.get("arch")
+        unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
+        raise ValueError(f"--model: must name the model of {path}, which {unknown}")
     model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
-    given = {option: getattr(options, option, None) for option in PREPROCESSING}
+    given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
+    if options.img_size:
+        given["input_size"] = (3, options.img_size, options.img_size)
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
+    names = getattr(options, "label_names", None)
+    if names is not None and len(names) != model.num_classes:
+        raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
+    model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
     return model
 
 
 def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) -> nn.Module:
-    """The model with the weights of a file or folder; raises ValueError if they cannot be read, or do not fit it."""
+    """The model with the weights of a file or folder.
+
+    Raises:
+        ValueError: they cannot be read, or do not fit the model, or it is larger than they are.
+        OSError: there is no such file, or there is a pipe or a device.
+    """
+    files = [file for file in path.iterdir() if not file.is_dir()] if path.is_dir() else [path]
+    for file in files:
+        require_plain(file)
+    require_held(lambda: timm.create_model(name, **kwargs), sum(file.stat().st_size for file in files), path)
     try:
         return timm.create_model(name, **source, **kwargs).eval()
     except (*MALFORMED, SafetensorError) as error:
         reason = misfit(error) or " ".join(str(error).split()) or type(error).__name__
+        if not timm.is_model(name.partition(".")[0]):
+            reason += near(name, timm.list_models())
         raise ValueError(f"{path}: not the weights of {name} with {kwargs}: {reason}") from None
 
 
@@ -78,7 +100,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         ValueError: it cannot be read, or a part of it is of another type than trainers write.
         OSError: if there is no such file.
     """
-    require_regular(path)
+    require_plain(path)
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:
@@ -91,6 +113,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         no_epoch = name == "epoch" and not (is_whole(value) and value >= 0)
         if no_epoch or not isinstance(value, kind):
             raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
+    require_held_tensors(found, path)
     return found
 
 

@@ -34,6 +34,7 @@ from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
 from timm_plugin import MODELS, repairs
 from timm_plugin._config import ImageConfig
+from timm_plugin._model import ImageModel
 from timm_plugin.checkpoints import names_source
 from timm_plugin.train import Trainer
 from timm_plugin.training import options
@@ -109,7 +110,7 @@ class ImageComparison(Comparison):
         self.args, self.words = args, _added_up(words)
         options.reject_given(args, ["seed"], "is set by --seeds")
         options.reject_given(args, ["resume"], "is always on")
-        if args.model.partition(".")[0] not in MODELS:
+        if args.model.partition(".")[0] not in MODELS and not args.user_module:
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
         for name, value in args.model_kwargs:
             if names_source(name):
@@ -118,6 +119,8 @@ class ImageComparison(Comparison):
         self.args.resume = True
         options.check(args)
         trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training
+        if not isinstance(trainer.model, ImageModel):
+            raise ValueError(f"--model={args.model}: must be an ImageModel of timm_plugin")
         self.controls = ImageControls(trainer.model, args, self.words)
         if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--model={args.model}: runs each of its blocks once; must be a looped model")
@@ -135,7 +138,8 @@ class ImageComparison(Comparison):
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         flags = [*row.flags, *self._lasting(length)]
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
-        score = python_step("score", ["timm_plugin.accuracy", folder], [], _scored)
+        own = ["--user-module", self.args.user_module] if self.args.user_module else []
+        score = python_step("score", ["timm_plugin.accuracy", folder, *own], [], _scored)
         return [python_step("train", train, flags, _trained), score]
 
     @property
@@ -210,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for lr, seed in itertools.product(rates, args.seeds):
             options.check(Namespace(**{**vars(given), "lr": lr, "seed": seed}))
         compare(comparison, args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

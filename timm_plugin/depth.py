@@ -25,8 +25,10 @@ from recurrence.loop import Loop
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin.checkpoints import load
-from timm_plugin.training.data import labels, preprocessed
-from timm_plugin.training.options import SPLITS, has_device, key_value
+from timm_plugin.training.data import class_names, preprocessed
+from timm_plugin.training.folders import broken_rule
+from timm_plugin.training.options import SPLITS, has_device, key_value, other_devices
+from timm_plugin.training.user_module import add_user_module
 
 
 def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
@@ -42,15 +44,15 @@ def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
 def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> curve.Evaluation:
     """Top-1 accuracy in percent. The time is the model's alone, without that of reading images."""
     device = next(model.parameters()).device
-    seconds, correct, predicted = 0.0, 0, []
+    seconds, right, predicted = 0.0, [], []
     for images, classes in batches:
         images = images.to(device)
         start = time.perf_counter()
         found = model(images).argmax(-1).tolist()
         seconds += time.perf_counter() - start
-        correct += sum(a == b for a, b in zip(found, classes.tolist()))
+        right += [a == b for a, b in zip(found, classes.tolist())]
         predicted += found
-    return curve.Evaluation(100 * correct / len(predicted), seconds / len(predicted), predicted)
+    return curve.Evaluation(100 * sum(right) / len(right), seconds / len(right), predicted, right)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
     add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
     add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
+    add_user_module(parser)
     add("--split", default="validation", help="which split (default: validation)")
     add("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to run")
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     if args.batch_size < 1:
         raise ValueError(f"--batch-size={args.batch_size}: must be >= 1")
     if not has_device(args.device):
-        raise ValueError(f"--device={args.device}: must be a device of this machine")
+        raise ValueError(f"--device={args.device}: must be a device of this machine{other_devices(args.device)}")
     model = load(args.checkpoint, args.model, **dict(args.model_kwargs)).to(args.device)
     loops = require_loops(model)
     if model.in_chans != 3:
@@ -107,7 +110,7 @@ def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64
         batch_size: B.
 
     Raises:
-        ValueError: there is no such folder or split, it has no images, or has not the model's number of classes.
+        ValueError: there is no such folder or split, it has no images, or its classes are not the model's.
     """
     if not folder.exists():
         raise ValueError(f"IMAGES={folder}: no such folder")
@@ -118,8 +121,8 @@ def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64
     splits = [name for name in SPLITS if (folder / name).is_dir()]
     if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
-    if (classes := len(labels(dataset))) != model.num_classes:
-        raise ValueError(f"IMAGES={folder}: must have {model.num_classes} classes, as the model, not {classes}")
+    if rule := broken_rule(model, class_names(dataset)):
+        raise ValueError(f"IMAGES={folder}: {rule}")
     dataset = preprocessed(dataset, model, dict(input_size=(3, *model.patch_embed.img_size)))
     return DataLoader(dataset, batch_size)
 

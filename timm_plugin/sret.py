@@ -45,7 +45,7 @@ from timm_plugin._compat import update_model_input_size
 from timm_plugin._config import ImageConfig, option
 from timm_plugin._create import create, image_cfg
 from timm_plugin._layers import STEMS, DropPath
-from timm_plugin._model import ImageModel, loop_groups, take
+from timm_plugin._model import ImageModel, loop_groups, require_batch, take
 from timm_plugin._names import stage_pieces
 
 # The first run of a block that permutes the tokens, by `permuted_runs`. Section 5.3 mentions different designs but
@@ -284,6 +284,7 @@ class SReT(ImageModel):
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
+        require_batch(x)
         return self.pos_drop(self.patch_embed(x) + self.pos_embed)
 
     def encode(self, x: Tensor, depths: Sequence[int | None]) -> Tensor:

@@ -17,15 +17,16 @@ evaluated; and distillation is SReT's (arXiv 2111.05297), from the teacher's sof
 from hard labels.
 """
 
-import argparse
 import logging
 import math
 import os
+import signal
 import sys
 import time
+from argparse import Namespace
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import timm
@@ -44,19 +45,22 @@ from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
 from timm_plugin._model import ImageModel
-from timm_plugin._saved import is_literal
+from timm_plugin._saved import is_literal, options_of
 from timm_plugin.checkpoints import MALFORMED, metadata_of
-from timm_plugin.training.build import build, make_task
+from timm_plugin.training.build import build, make_task, origin
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import last_checkpoint, one_line, record
+from timm_plugin.training.folders import different_classes, left_out, listed, unreadable
 from timm_plugin.training.options import OptionError, check, parser, reject
 
 logger = logging.getLogger("timm_plugin.train")
 # Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
 PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
+PER_CALL |= {"user_module", "label_names"}  # the names are compared apart, as a run may be older than they
+SILENCE = 30  # seconds without a word where there is no terminal for a progress bar
 
 
-def make_scheduler(args: argparse.Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:
+def make_scheduler(args: Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:
     """Linear warm-up from a thousandth of --lr, then half a cosine down to --min-lr, stepped at every update."""
     scheduler, _ = create_scheduler_v2(
         optimizer,
@@ -71,28 +75,36 @@ def make_scheduler(args: argparse.Namespace, optimizer: torch.optim.Optimizer, u
     return scheduler
 
 
+def pace(seconds: float, done: int, total: int, images: int) -> str:
+    """Images a second, and the time left, after these seconds, parts of the work and images."""
+    return f"{images / seconds:,.0f} images/s, {tqdm.format_interval(seconds / done * (total - done))} left"
+
+
 class Trainer:
     """Trains a task: builds the data, the model, the optimiser and the schedule from the options.
 
     Args:
-        args: checked options, with the fields that timm's `init_distributed_device` adds; `num_classes` is added here.
+        args: checked options, with the fields that timm's `init_distributed_device` adds. Added here are `num_classes`
+            and `label_names`, the names of the classes in the order of the labels.
         device: to train on.
 
     Raises:
         OptionError: an option does not fit the data or the model, or an epoch has no complete update.
     """
 
-    def __init__(self, args: argparse.Namespace, device: torch.device):
+    def __init__(self, args: Namespace, device: torch.device):
         self.args, self.device = args, device
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as in timm's trainer
         utils.random_seed(args.seed << 16)
-        *sets, args.num_classes = datasets(args)
+        *sets, args.label_names = datasets(args)
+        self.sets, args.num_classes = sets, len(args.label_names)
         self.model = model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         # Per epoch; leftover batches that do not fill an update are skipped.
         self.updates = len(self.train_loader) // args.grad_accum_steps
+        self.batch = args.batch_size * args.world_size
         if not self.updates:
             images, steps = len(self.train_loader.sampler), args.grad_accum_steps
             if steps > images:
@@ -107,14 +119,19 @@ class Trainer:
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
         self.autocast = partial(torch.autocast, device.type, getattr(torch, args.amp or "float32"), bool(args.amp))
         # None shows the progress bar only on a terminal.
-        self.bar = partial(tqdm, leave=False, disable=None if args.rank == 0 else True)
+        self.bar = partial(tqdm, leave=False, unit="images", disable=None if args.rank == 0 else True)
         if args.model_ema_decay:
             self.task.setup_ema(decay=args.model_ema_decay, use_warmup=True)
         if args.compile and hasattr(model, "compile_blocks"):
             model.compile_blocks()
         elif args.compile:
             self.task.compile()
-        logger.info(f"{args.model}: {stored(model):,} stored parameters, {len(sets[0]):,} training images")
+        counts = f"{len(sets[0]):,} images of --train-split {args.train_split} and {len(sets[1]):,} of {args.val_split}"
+        logger.info(f"{args.data}: {args.num_classes:,} classes, {listed(args.label_names)}; {counts}")
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {origin(args, model)}")
+        if args.rank == 0:
+            for line in chain(*map(left_out, sets)):
+                logger.warning(line)
 
     def learn(self, images: Tensor, targets: Tensor, last: bool) -> Tensor:
         """Accumulates the gradients of a batch and, if it is the last of an update, clips them and updates the weights.
@@ -155,7 +172,9 @@ class Trainer:
             self.train_loader.sampler.set_epoch(epoch)
         self.task.train()
         total = self.updates * args.grad_accum_steps
-        batches = self.bar(islice(self.train_loader, total), f"epoch {epoch + 1}", total=total)
+        batches = islice(self.train_loader, total)
+        batches = self.bar(batches, f"epoch {epoch + 1}", total=total, unit_scale=self.batch)
+        said = start
         for number, (images, targets) in enumerate(batches, start=1):
             if isinstance(self.model, ImageModel):
                 self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
@@ -165,6 +184,10 @@ class Trainer:
                 self.task.update_ema(step=updates)
                 self.scheduler.step_update(updates)
             losses.update(utils.reduce_tensor(loss, args.world_size) if args.distributed else loss)
+            if batches.disable and time.monotonic() - said > SILENCE:
+                said = time.monotonic()
+                speed = pace(said - start, number, total, number * self.batch)
+                logger.info(f"epoch {epoch + 1}, {number / total:.0%}: loss {float(losses.avg):.4f}, {speed} in it")
         if args.distributed:
             for ema in (False, True)[: 1 + self.task.has_ema()]:
                 utils.distribute_bn(self.task.get_trainable_module(ema), args.world_size, reduce=True)
@@ -193,7 +216,7 @@ class Trainer:
     def evaluate_at(self, model: nn.Module) -> dict[str, float]:
         """Loss, top-1 and top-5 accuracy (%) of a model at its current depth."""
         evaluator = self.task.create_evaluator(max_samples=timm.task.evaluation_sample_limit(self.val_loader))
-        for images, targets in self.bar(self.val_loader, "evaluation"):
+        for images, targets in self.bar(self.val_loader, "evaluation", unit_scale=self.batch):
             with self.autocast():
                 output = model(images)
             evaluator.update(output, targets)
@@ -214,15 +237,19 @@ class Trainer:
             reject("resume", path, f"is {problem}{remedy}")
         try:
             checkpoint, defaults = metadata_of(path), parser("")
+            names = getattr(options_of(path, checkpoint.get("args", Namespace())), "label_names", self.args.label_names)
         except ValueError as error:
             raise OptionError(f"--resume {error}") from None
         if not {"args", "epoch"} <= checkpoint.keys():
             reject("resume", path, "must be a checkpoint of train_image.py")
+        if difference := different_classes(names, self.args.label_names):
+            reject("resume", path, f"its run had other classes than {self.args.data}, which {difference}")
         saved = vars(checkpoint["args"])
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and not (is_literal(before) and before == value):
-                reject(name, value, f"must be {before}, as in the run of {path}")
+                more = f"; to train on, start a new run with --model-kwargs checkpoint_path={path}"
+                reject(name, value, f"must be {before}, as in the run of {path}{more if name == 'epochs' else ''}")
         try:
             epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
             if self.task.has_ema():
@@ -232,6 +259,28 @@ class Trainer:
             reject("resume", path, f"does not fit this run: {reason}")
         self.scheduler.step_update(epoch * self.updates)
         return epoch
+
+    def reject_unreadable_images(self) -> None:
+        """Reads all images once, unless those that cannot be read are to be skipped.
+
+        Raises:
+            OptionError: some cannot be read; their names and the reasons are logged.
+        """
+        args = self.args
+        if repairs.SKIPPING in os.environ:
+            return
+        found: list[str] = []
+        for images in self.sets:
+            reasons = unreadable(images, args.workers, args.rank, args.world_size)
+            found += filter(None, self.bar(reasons, "reading all images once", unit="images"))
+        if args.distributed:
+            shares: list[list[str]] = [[]] * args.world_size
+            torch.distributed.all_gather_object(shares, found)
+            found = list(chain(*shares))
+        if found:
+            for line in found if args.rank == 0 else ():
+                logger.error(line)
+            raise OptionError(f"DATA {args.data}: {len(found)} images cannot be read; {repairs.REMEDY}")
 
     def run(self) -> None:
         """Trains the remaining epochs; evaluates, records and saves after each.
@@ -244,6 +293,8 @@ class Trainer:
         state = dict(args=args, amp_scaler=self.scaler, task=self.task, checkpoint_dir=args.output, max_history=1)
         saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
         start = self.resume(last) if last else 0
+        if not start:
+            self.reject_unreadable_images()
         if args.rank == 0:
             make_folder(output)
             remove_unfinished(output)
@@ -254,13 +305,19 @@ class Trainer:
             idle = isinstance(self.model, ImageModel) and self.model.may_idle()
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
+        if start >= args.epochs:
+            more = f"to train on, start a new run with --model-kwargs checkpoint_path={last}"
+            logger.info(f"{output}: has all of its {args.epochs} epochs; {more}")
+        began = time.monotonic()
         for epoch in range(start, args.epochs):
             trained, tested = self.train(epoch), self.evaluate()
             if args.rank == 0:
                 record(table, epoch, self.summary(epoch, trained, tested))
                 saver.save_checkpoint(epoch, metric=tested["top1"])
                 results = f"loss {trained['loss']:.4f}, top-1 {tested['top1']:.2f} %, {trained['seconds']:.1f} s"
-                logger.info(f"epoch {epoch + 1} of {args.epochs}: {results}")
+                done, images = epoch + 1 - start, self.updates * args.grad_accum_steps * self.batch
+                speed = pace(time.monotonic() - began, done, args.epochs - start, done * images)
+                logger.info(f"epoch {epoch + 1} of {args.epochs}: {results}, {speed}")
 
     def summary(self, epoch: int, trained: dict[str, float], tested: dict[str, float]) -> dict[str, float]:
         """The line of summary.csv for an epoch."""
@@ -294,6 +351,9 @@ def main() -> None:
         line = f"{command_line.prog}: error: {one_line(error)} (RECURRENCE_TRACEBACK=1 shows where)"
         report_to_torchrun(line)
         sys.exit(line)
+    except KeyboardInterrupt:
+        print(f"{command_line.prog}: stopped; with --resume, it goes on after the last complete epoch", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -23,20 +23,28 @@ class Setting(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What a model gives at one depth: the score on the test set, seconds per example, and an output per example."""
+    """What a model gives at one depth: the score on the test set, seconds per example, and an output per example.
+
+    If the score is the percentage of outputs that are right, `right` says which are.
+    """
 
     score: float
     seconds: float
     outputs: Sequence
+    right: Sequence[bool] | None = None
 
 
 class Point(NamedTuple):
-    """A depth's name, its score, seconds per example, and the fraction of outputs that equal the full depth's."""
+    """A depth's name, its score, seconds per example, and the fraction of outputs that equal the full depth's.
+
+    `margin` is half the 95 % interval of the difference of its score from the full depth's, None if that is unknown.
+    """
 
     depth: str
     score: float
     seconds: float
     agreement: float
+    margin: float | None = None
 
 
 def depths(loop: Loop, unit: int = 1) -> list[int]:
@@ -75,12 +83,24 @@ def measure(settings: Sequence[Setting], evaluate: Callable[[Mapping[str, int]],
     """
     evaluate(settings[-1].passes)  # the first call also allocates and compiles, which should count at no depth
     evaluations = [evaluate(setting.passes) for setting in settings]
-    full = evaluations[-1].outputs
+    full = evaluations[-1]
     points = []
-    for setting, (score, seconds, outputs) in zip(settings, evaluations):
-        agreement = sum(a == b for a, b in zip(outputs, full)) / len(full)
-        points.append(Point(setting.name, score, seconds, agreement))
-    return points
+    for setting, (score, seconds, outputs, right) in zip(settings, evaluations):
+        agreement = sum(a == b for a, b in zip(outputs, full.outputs)) / len(outputs)
+        margin = None if right is None or full.right is None else margin_of(right, full.right)
+        points.append(Point(setting.name, score, seconds, agreement, margin))
+    return points[:-1] + [points[-1]._replace(margin=None)]
+
+
+def margin_of(right: Sequence[bool], full: Sequence[bool]) -> float:
+    """Half the 95 % interval, in percent, of the difference of two accuracies on the same examples.
+
+    Source: Agresti and Min (2005), Simple improved confidence intervals for comparing matched proportions, which adds
+    half an example to each of the four cells; so that equal outputs on few examples do not have an interval of 0.
+    """
+    better, worse = (sum(a > b for a, b in zip(*pair)) for pair in ((right, full), (full, right)))
+    number = len(full) + 2
+    return 196 * math.sqrt(better + worse + 1 - (better - worse) ** 2 / number) / number
 
 
 def safe_ranges(
@@ -145,18 +165,32 @@ def report(
         raise ValueError(f"--output={args.output}: must be in a folder that exists")
     points = measure(settings, evaluate)
     print(table(points, score))
-    ranges = safe_ranges(settings, points, args.tolerance, higher_is_better)
-    for name, (smallest, largest) in ranges.items():
+    at_worst, at_best = (
+        safe_ranges(settings, [shifted(point, sign) for point in points], args.tolerance, higher_is_better)
+        for sign in ((-1, 1) if higher_is_better else (1, -1))
+    )
+    for name, (smallest, largest) in at_worst.items():
         print(f"{name}: safe from {smallest} to {largest} passes")
+        if (least := at_best[name][0]) < smallest:
+            print(
+                f"{name}: may be safe from {least} passes; {args.tolerance} points cannot be told with so few examples"
+            )
     if args.output is not None:
         save(points, args.output)
+
+
+def shifted(point: Point, sign: int) -> Point:
+    """The point with the highest (1) or the lowest (-1) score within its margin."""
+    return point._replace(score=point.score + sign * (point.margin or 0))
 
 
 def table(points: Iterable[Point], score: str) -> str:
     """The curve as text."""
     lines = [f"{'depth':<12}{score:>12}{'ms each':>12}{'agreement':>12}"]
     for point in points:
-        lines.append(f"{point.depth:<12}{point.score:>12.2f}{1000 * point.seconds:>12.1f}{point.agreement:>12.1%}")
+        margin = "" if point.margin is None else f"  ± {point.margin:.2f} beside the full depth"
+        numbers = f"{point.score:>12.2f}{1000 * point.seconds:>12.1f}{point.agreement:>12.1%}"
+        lines.append(f"{point.depth:<12}{numbers}{margin}")
     return "\n".join(lines)
 
 

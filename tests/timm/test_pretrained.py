@@ -47,7 +47,7 @@ def test_shipped_weights_start_a_training_on_other_classes(tagged):
 def test_the_score_is_that_of_the_card():
     model = timm.create_model("sret_nano.cifar10", pretrained=True).eval()
     assert model.patch_embed.img_size == model.pretrained_cfg["input_size"][1:]
-    score, _, predicted = accuracy(model, read_images(Path(IMAGES), "test", model, batch_size=250))
+    score, _, predicted, _ = accuracy(model, read_images(Path(IMAGES), "test", model, batch_size=250))
     assert len(predicted) == 10000
     said = re.search(r"Top-1 accuracy \| ([\d.]+) %", (FOLDER / "sret_nano.cifar10.md").read_text(encoding="utf-8"))
     assert float(said[1]) == pytest.approx(score, abs=0.05)

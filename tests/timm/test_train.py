@@ -171,7 +171,8 @@ def loaders(images: Path, *more) -> list:
     """The two loaders of a run with these options."""
     args = options.parser("").parse_args(flags(images, images / "none", *more))
     args.distributed = torch.distributed.is_initialized()
-    *sets, args.num_classes = data.datasets(args)
+    *sets, names = data.datasets(args)
+    args.num_classes = len(names)
     return data.make_loaders(args, build.build("model", args), sets, torch.device("cpu"))
 
 
@@ -291,7 +292,7 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     for split in ("train", "val"):
         (tmp_path / "images" / split).mkdir(parents=True)
         (tmp_path / "images" / split / "red").symlink_to(images / split / "red")
-    assert f"RUN={tmp_path}: has 3 classes, its images now 1" in rejected(accuracy.main, tmp_path)
+    assert f"RUN={tmp_path}: its images must have 3 classes, as the model, not 1" in rejected(accuracy.main, tmp_path)
 
 
 def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):

@@ -127,7 +127,7 @@ def test_the_validation_set_must_have_the_training_classes(images, tmp_path, rej
     (tmp_path / "val" / "blue").mkdir(parents=True)
     (tmp_path / "val" / "blue" / "0.png").symlink_to(images / "val" / "blue" / "0.png")
     error = rejected(train.main, *flags(tmp_path, tmp_path / "run"))
-    assert "--val-split val: must hold the classes of train, blue, green, red" in error
+    assert "--val-split val: must hold the classes of train: lacks 1 (green), 2 (red)" in error
 
 
 @pytest.mark.parametrize("dataset", ["imagenet", "inaturalist"])
@@ -143,7 +143,7 @@ def test_the_classes_of_sets_of_torchvision_are_those_of_their_labels(images, tm
             (tmp_path / theirs / folder).symlink_to(images / split / colour)
     args = options.parser("").parse_args(flags(tmp_path, tmp_path / "run", "--dataset", f"torch/{dataset}"))
     training, _, classes = data.datasets(args)
-    assert classes == 3
+    assert len(classes) == 3
     assert {label for _, label in training} == {0, 1, 2}
 
 

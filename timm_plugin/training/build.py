@@ -1,13 +1,19 @@
 """What the image trainer trains, from its options: the model, and its task."""
 
 import argparse
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
 
 import timm
 import torch
 from torch import nn
 
 from recurrence.errors import misfit
+from timm_plugin._config import near
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
+from timm_plugin.training.folders import different_classes
 from timm_plugin.training.options import DEPTH, reject
 
 
@@ -29,10 +35,39 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
-        reject(f"{option}_kwargs", kwargs, reason)
+        reject(f"{option}_kwargs", kwargs, reason + _hint(name, kwargs, error))
     if getattr(model, "in_chans", 3) != 3:
         reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
     return model
+
+
+def _hint(name: str, kwargs: Mapping[str, Any], error: Exception) -> str:
+    """What to do about an error of a model's constructor, as the end of a message; empty if nothing is known."""
+    unknown = re.search(r"\(\) got an unexpected keyword argument '(\w+)'$", str(error))
+    if unknown:  # of a model of timm; ours say so themselves
+        with torch.device("meta"):
+            return near(unknown[1], inspect.signature(type(timm.create_model(name))).parameters)
+    head = timm.get_pretrained_cfg(name).classifier
+    other = re.search(rf"size mismatch for {head}\.weight: .*?\[(\d+), ", str(error))
+    file = kwargs.get("checkpoint_path") or kwargs.get("pretrained_cfg_overlay", {}).get("file")
+    if not (other and file):
+        return ""
+    overlay = f"\"pretrained_cfg_overlay={{'file': '{file}', 'num_classes': {other[1]}}}\""
+    return f" {file} is for {other[1]} classes; for a new head, give --model-kwargs pretrained=True {overlay}"
+
+
+def origin(args: argparse.Namespace, model: nn.Module) -> str:
+    """Where the weights of the model come from, and whether it has a new head."""
+    kwargs, config = dict(args.model_kwargs), model.pretrained_cfg
+    if path := kwargs.get("checkpoint_path"):
+        return f"weights and head of {path}"
+    if not kwargs.get("pretrained"):
+        return "new weights"
+    weights = f"weights of {config.get('file') or '{architecture}.{tag}'.format(**config)}"
+    if config["num_classes"] != args.num_classes:
+        return f"{weights}, and a new head in place of that for {config['num_classes']} classes"
+    difference = different_classes(config.get("label_names") or args.label_names, args.label_names)
+    return f"{weights}, and its head" + (f", whose classes DATA {difference}" if difference else "")
 
 
 def load_teacher(args: argparse.Namespace) -> nn.Module:

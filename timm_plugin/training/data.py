@@ -12,11 +12,12 @@ from torch import nn
 from torch.utils.data import Dataset
 from torchvision import transforms
 
+from timm_plugin.training.folders import different_classes
 from timm_plugin.training.options import TRIVIAL, reject
 
 
-def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
-    """The training set, the evaluation set and their number of classes.
+def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, list[str]]:
+    """The training set, the evaluation set and the names of their classes, in the order of the labels.
 
     Raises:
         OptionError: there are no images, a tar file is damaged, or the two sets differ in classes.
@@ -30,19 +31,19 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, int]:
             if args.dataset:
                 reject("dataset", args.dataset, f"not in {args.data}: {error}")
             reject(name, split, f"cannot be read in {args.data}: {str(error) or 'no such folder'}")
-    classes = [labels(dataset) for dataset in sets]
-    if classes[0] != classes[1]:
-        reject("val_split", args.val_split, f"must hold the classes of {args.train_split}, {', '.join(classes[0])}")
-    return *sets, len(classes[0])
+    classes, others = map(class_names, sets)
+    if difference := different_classes(classes, others):
+        reject("val_split", args.val_split, f"must hold the classes of {args.train_split}: {difference}")
+    return *sets, classes
 
 
-def labels(dataset: Dataset) -> dict[str, int]:
-    """The label of each class of a set of images."""
+def class_names(dataset: Dataset) -> list[str]:
+    """The names of the classes of a set of images, in the order of the labels."""
     reader = getattr(dataset, "reader", dataset)
     for name in ("class_name_to_idx", "wnid_to_idx", "class_to_idx"):  # timm's tar reader has the first
         if found := getattr(reader, name, None):  # ImageNet has the second; its third has the label of each synonym
-            return found
-    return {name: label for label, name in enumerate(reader.all_categories)}  # iNaturalist
+            return sorted(found, key=found.get)
+    return list(reader.all_categories)  # iNaturalist
 
 
 def preprocessed(dataset: Dataset, model: nn.Module, given: dict[str, Any]) -> Dataset:

@@ -12,10 +12,11 @@ from timm.optim import list_optimizers
 
 from recurrence.removed import reject_options
 from timm_plugin import MODELS
-from timm_plugin._config import DEPTH_OPTIONS
+from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin._saved import is_torchs
 from timm_plugin.checkpoints import is_registered
+from timm_plugin.training.user_module import add_user_module
 
 
 def is_policy(text: str) -> bool:
@@ -57,6 +58,7 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], (is_registered, "must be a registered model")),
+    "device": (has_device, "must be a device of this machine"),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
     "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
@@ -66,10 +68,24 @@ RULES: dict[str, tuple[Callable[..., bool], str]] = {
     ),
     "aa": (is_policy, f"must be {TRIVIAL}, or a policy of timm such as rand-m9-mstd0.5-inc1"),
     "dataset": (lambda value: not value or is_torchs(value), "must be torch/NAME"),
-    "device": (has_device, "must be a device of this machine"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
     "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
 }
+
+
+def _near_model(name: str) -> str:
+    return near(name, timm.list_models())
+
+
+def other_devices(_: str) -> str:
+    """The devices that there are, as the end of a message."""
+    accelerator = torch.accelerator.current_accelerator()
+    found = ["cpu"] + [f"{accelerator}:{index}" for index in range(torch.accelerator.device_count()) if accelerator]
+    return f"; torch {torch.__version__} finds {', '.join(found)}"
+
+
+HINTS = {"model": _near_model, "teacher": _near_model, "device": other_devices}
+"""Functions of the value that add to the message of a rule."""
 
 
 def key_value(text: str) -> tuple[str, object]:
@@ -119,8 +135,10 @@ def _data(command_line: argparse.ArgumentParser) -> None:
 
 
 def _model(command_line: argparse.ArgumentParser) -> None:
-    add = command_line.add_argument_group("model").add_argument
-    add("--model", required=True, help="a name that timm or timm_plugin registers")
+    group = command_line.add_argument_group("model")
+    add_user_module(group)
+    add = group.add_argument
+    add("--model", required=True, help="a name that timm, timm_plugin or --user-module registers")
     # Of one key, the last value counts.
     kwargs: dict[str, Any] = dict(type=key_value, nargs="*", action="extend", default=[])
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
@@ -226,7 +244,7 @@ def check(args: argparse.Namespace) -> None:
     for name, (holds, rule) in RULES.items():
         value = getattr(args, name)
         if value is not None and not holds(value):
-            reject(name, value, rule)
+            reject(name, value, rule + HINTS.get(name, lambda _: "")(value))
     for name in ("model_kwargs", "teacher_kwargs"):
         given = dict(getattr(args, name))
         if "img_size" in given:
@@ -241,7 +259,7 @@ def check(args: argparse.Namespace) -> None:
             reject(name, split, f"must be one of {', '.join(SPLITS)} with --dataset")
         if not args.dataset and not (Path(args.data) / split).exists():
             reject(name, split, f"must be a folder or a .tar file in {args.data}")
-    if args.model.partition(".")[0] not in MODELS:
+    if args.model.partition(".")[0] not in MODELS and not args.user_module:
         reject_given(args, DEPTH, "needs a looped model of timm_plugin")
     if not args.teacher:
         reject_given(args, ["teacher_kwargs", "teacher_checkpoint", "distillation", "temperature"], "needs --teacher")
@@ -251,10 +269,13 @@ def check(args: argparse.Namespace) -> None:
         reject_given(args, ["resize", "aa", "reprob"], "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
         default = " (its default)" if args.warmup_epochs == WARMUP_EPOCHS else ""
-        reject("warmup_epochs", f"{args.warmup_epochs}{default}", f"must be < --epochs {args.epochs}")
+        rule = f"must be < --epochs {args.epochs}, for example --warmup-epochs {args.epochs / 10}"
+        reject("warmup_epochs", f"{args.warmup_epochs}{default}", rule)
     if args.min_lr > args.lr:
         reject("min_lr", args.min_lr, f"must be <= --lr {args.lr}")
     if args.batch_size % 2 and (args.mixup or args.cutmix):
         reject("batch_size", args.batch_size, "must be even with Mixup or CutMix")
+    if Path(args.output).exists() and not Path(args.output).is_dir():
+        reject("output", args.output, "must be a folder, not a file")
     if not args.resume and (Path(args.output) / "last.pth.tar").exists():
         reject("output", args.output, "holds a run; add --resume to continue it")

@@ -1,0 +1,152 @@
+"""Labels never lie: names of classes go with the weights and the head that they belong to, and folders are checked."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+from PIL import Image
+from timm.data import dataset
+from timm.models import save_for_hf
+
+from tests.support.image_training import COLOURS, checkpoint, flags, train
+from tests.support.vision import timm_plugin
+from timm_plugin import accuracy, depth
+from timm_plugin import train as train_image
+from timm_plugin.checkpoints import load
+from timm_plugin.training.folders import different_classes, left_out, unreadable
+
+NANO = "sret_nano.cifar10"
+WEIGHTS = str(Path(timm_plugin.__file__).parent / "weights" / f"{NANO}.safetensors")
+
+
+def names_of(model):
+    assert model.default_cfg["label_names"] == model.pretrained_cfg["label_names"]
+    return model.pretrained_cfg["label_names"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dict(pretrained=True, num_classes=5),
+        dict(num_classes=5),
+        dict(checkpoint_path=WEIGHTS),
+        dict(pretrained=True, features_only=True),
+        dict(pretrained=True, pretrained_cfg_overlay=dict(file=WEIGHTS)),
+    ],
+)
+def test_names_are_of_the_named_weights_with_their_head(other):
+    assert names_of(timm.create_model(NANO, pretrained=True))[:2] == ("airplane", "automobile")
+    assert names_of(timm.create_model(NANO, **other)) is None
+
+
+def test_names_may_be_given_with_other_weights_and_go_with_the_head():
+    names = tuple("abcdefghij")
+    overlay = dict(file=WEIGHTS, label_names=names)
+    model = timm.create_model("sret_nano", pretrained=True, pretrained_cfg_overlay=overlay)
+    assert names_of(model) == names
+    model.reset_classifier(10)
+    assert names_of(model) is None
+
+
+@pytest.fixture(scope="module")
+def run(images, tmp_path_factory) -> tuple[Path, Path]:
+    """Images, and a run that has learned their colours, whose names are in another order than the alphabet's."""
+    folder, output = (tmp_path_factory.mktemp(name) for name in ("colours", "run"))
+    for split in ("train", "val"):
+        (folder / split).mkdir()
+        for name, other in zip(COLOURS, ("Zebra", "ant", "Bee 10"), strict=True):
+            shutil.copytree(images / split / name, folder / split / other)
+    model = ["--model", "ringformer_vit", "--model-kwargs", "patch_size=4", "embed_dim=24", "depth=2", "num_heads=2"]
+    said = train(folder, output, *model, "--lr", "0.01", "--no-aug", "--epochs", "6")
+    assert "3 classes, ant, Bee 10, Zebra; 48 images of --train-split train and 15 of val" in said
+    assert "stored parameters, new weights" in said
+    return folder, output
+
+
+@pytest.mark.slow
+def test_a_trained_model_names_an_image(run, tmp_path):
+    """As on the page, from the checkpoint and from a folder in timm's format."""
+    folder, output = run
+    names = ["ant", "Bee 10", "Zebra"]
+    assert checkpoint(output)["args"].label_names == names
+    trained = load(output / "model_best.pth.tar")
+    save_for_hf(trained, tmp_path / "saved", safe_serialization=True)
+    for model in (trained, timm.create_model(f"local-dir:{tmp_path}/saved", pretrained=True).eval()):
+        assert model.pretrained_cfg["label_names"] == names
+        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+        right = 0
+        for file in (folder / "val").rglob("*.png"):
+            logits = model(transform(Image.open(file).convert("RGB"))[None])
+            assert logits.shape == (1, 3)
+            right += model.pretrained_cfg["label_names"][logits.argmax()] == file.parent.name
+        assert right > 10  # of 15
+    other = timm.create_model(f"local-dir:{tmp_path}/saved", pretrained=True, num_classes=4)
+    assert names_of(other) is None
+
+
+@pytest.mark.slow
+def test_a_renamed_class_is_named_wherever_the_run_is_used(run, tmp_path, rejected):
+    folder, output = shutil.copytree(run[0], tmp_path / "images"), run[1]
+    model = ["--model", "ringformer_vit", "--model-kwargs", "patch_size=4", "embed_dim=24", "depth=2", "num_heads=2"]
+    again = flags(folder, output, *model, "--lr", "0.01", "--no-aug", "--epochs", "6", "--resume")
+    (folder / "val" / "ant").rename(folder / "val" / "moth")
+    error = "--val-split val: must hold the classes of train: lacks 0 (ant) and also has 1 (moth)"
+    assert error in rejected(train_image.main, *again)
+    (folder / "train" / "ant").rename(folder / "train" / "moth")
+    difference = "lacks 0 (ant) and also has 1 (moth)"
+    assert f"its run had other classes than {folder}, which {difference}" in rejected(train_image.main, *again)
+    curve = rejected(depth.main, folder, "--checkpoint", output / "last.pth.tar")
+    assert f"IMAGES={folder}: must have the model's classes: {difference}" in curve
+    for split in ("train", "val"):  # of the run itself, which no test after this one uses
+        shutil.rmtree(run[0] / split / "Zebra")
+    assert "its images must have 3 classes, as the model, not 2" in rejected(accuracy.main, output)
+
+
+def test_another_order_of_the_same_classes_is_a_difference():
+    assert different_classes(["a", "b"], ("a", "b")) is None
+    assert different_classes(["a", "b"], ["b", "a"]) == "has them in another order, b, a"
+    assert different_classes([*map(str, range(30))], ["0"]).endswith("9 (9), 10 (10) and 19 more")
+
+
+@pytest.fixture
+def damaged(images, tmp_path) -> Path:
+    """Images of which three are damaged, a class has none, and two are of a kind that timm does not read."""
+    folder = shutil.copytree(images, tmp_path / "damaged")
+    for path, content in ((folder / "train/red/0.png", 200), (folder / "val/blue/1.png", 0)):
+        path.write_bytes(path.read_bytes()[:content])
+    photograph = Image.effect_noise((64, 64), 90)
+    photograph.save(folder / "val" / "red" / "2.jpg")
+    (folder / "val/red/3.jpg").write_bytes((folder / "val/red/2.jpg").read_bytes()[:-500])
+    for split in ("train", "val"):
+        (folder / split / "yellow").mkdir()
+        photograph.save(folder / split / "yellow" / "0.gif")
+    return folder
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_all_unreadable_images_are_named_before_any_work(damaged, tmp_path, monkeypatch, caplog, rejected, workers):
+    error = rejected(train_image.main, *flags(damaged, tmp_path / "run", "--workers", workers))
+    assert f"DATA {damaged}: 3 images cannot be read; remove what is damaged, or set TIMM_DATASET_MAX_RETRIES" in error
+    named = [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"]
+    assert named == [f"{damaged}/{name}" for name in ("train/red/0.png", "val/blue/1.png", "val/red/3.jpg")]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_folder_leaves_out_is_named(damaged):
+    images = timm.data.create_dataset("", damaged, "train")
+    empty, others = left_out(images)
+    assert empty == f"{damaged}/train: no classes, as they have no images: yellow (1 files)"
+    assert others == f"{damaged}/train: left out, as not .png, .jpg, .jpeg: 1 .gif"
+    halves = [[bool(reason) for reason in unreadable(images, 0, part, 2)] for part in (0, 1)]
+    assert [len(half) for half in halves] == [24, 24]
+    assert sum(map(sum, halves)) == 1
+
+
+def test_skipped_images_are_not_looked_for(damaged, tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, "Image", Image)  # which our programs replace
+    monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "10")
+    monkeypatch.setattr(sys, "argv", ["train", *flags(damaged, tmp_path / "run", "--epochs", "2")])
+    train_image.main()
+    assert (tmp_path / "run" / "last.pth.tar").exists()

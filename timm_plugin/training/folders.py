@@ -1,0 +1,104 @@
+"""What may be wrong with folders of images: other classes than expected, files left out, images that cannot be read."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from PIL import Image
+from timm.data import get_img_extensions
+from timm.data.readers.reader_image_folder import ReaderImageFolder
+from timm.utils.misc import natural_key
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+MOST_NAMED = 10
+
+
+def different_classes(expected: Sequence[str], found: Sequence[str]) -> str | None:
+    """How the classes of one set differ from those of another, with their labels; None if they are the same.
+
+    Args:
+        expected: a name for each label.
+        found: the same, of the other set.
+    """
+    if list(expected) == list(found):
+        return None
+    lacks, adds = _missing(expected, found), _missing(found, expected)
+    words = [f"{verb} {listed(names)}" for verb, names in (("lacks", lacks), ("also has", adds)) if names]
+    return " and ".join(words) or f"has them in another order, {listed(found)}"
+
+
+def broken_rule(model: nn.Module, classes: Sequence[str]) -> str | None:
+    """What images of these classes would have to be for the model; None if they fit it."""
+    if len(classes) != model.num_classes:
+        return f"must have {model.num_classes} classes, as the model, not {len(classes)}"
+    difference = different_classes(model.pretrained_cfg.get("label_names") or classes, classes)
+    return f"must have the model's classes: {difference}" if difference else None
+
+
+def _missing(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = set(others)
+    return [f"{label} ({name})" for label, name in enumerate(names) if name not in known]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def left_out(images: Dataset) -> list[str]:
+    """What timm's reader of a folder leaves out without a word, a line each; nothing for a set of another kind."""
+    reader = getattr(images, "reader", None)
+    if not isinstance(reader, ReaderImageFolder):
+        return []
+    root, classes = reader.root, reader.class_to_idx
+    lines, empty, suffixes = [], [], Counter[str]()
+    for folder, inner, files in os.walk(root, followlinks=True):
+        others = [suffix for name in files if (suffix := Path(name).suffix.lower()) not in get_img_extensions()]
+        suffixes.update(others)
+        if not inner and (name := Path(folder).name) not in classes:
+            empty.append(f"{name} ({len(files)} files)")
+    if empty:
+        lines.append(f"{root}: no classes, as they have no images: {listed(sorted(empty, key=natural_key))}")
+    if suffixes:
+        kinds = [f"{number} {suffix or 'without suffix'}" for suffix, number in suffixes.most_common()]
+        lines.append(f"{root}: left out, as not {', '.join(get_img_extensions())}: {listed(kinds)}")
+    return lines
+
+
+class _Reasons(Dataset):
+    """For some images of a set of timm, why they cannot be read; None for those that can."""
+
+    def __init__(self, images: Dataset, indices: Sequence[int]):
+        self.reader, self.indices = images.reader, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> str | None:
+        try:
+            file, *_ = self.reader[self.indices[index]]
+            with Image.open(file) as image:
+                image.draft(image.mode, (1, 1))  # decodes a JPEG at an eighth of its size, which takes less time
+                image.load()
+        except Exception as error:  # a damaged file leads Pillow's decoders to errors of any kind
+            name = self.reader.filename(self.indices[index], absolute=True)
+            return f"{name}: cannot be read as an image: {error}"
+        return None
+
+
+def unreadable(images: Dataset, workers: int, part: int = 0, parts: int = 1) -> Iterator[str | None]:
+    """For each image, what :class:`_Reasons` says. Sets of torchvision are not looked at.
+
+    Args:
+        images: a set of timm.
+        workers: processes that read.
+        part: which share of the images to read, from 0.
+        parts: number of shares.
+    """
+    if not hasattr(images, "reader"):
+        return iter(())
+    loader: Iterable = DataLoader(_Reasons(images, range(part, len(images), parts)), None, num_workers=workers)
+    return iter(loader)

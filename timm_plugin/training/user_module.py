@@ -1,0 +1,26 @@
+"""Models of the user's own, from a file or a package, as fairseq's --user-dir imports them."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+
+def add_user_module(parser: argparse._ActionsContainer) -> None:
+    """Adds --user-module, which imports as soon as it is read."""
+    help = "a Python file, or the folder of a package, that registers models with timm"
+    parser.add_argument("--user-module", type=_imported, metavar="FILE_OR_FOLDER", help=help)
+
+
+def _imported(text: str) -> str:
+    """Imports a module, with its folder on the path, unless that has been done; returns its name as given."""
+    path = Path(text).resolve()
+    file = path / "__init__.py" if path.is_dir() else path
+    if not (file.is_file() and file.suffix == ".py"):
+        raise argparse.ArgumentTypeError(f"{text}: must be a Python file, or a folder with an __init__.py")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    found = importlib.import_module(path.stem)
+    if Path(found.__file__ or "") != file:
+        raise argparse.ArgumentTypeError(f"{text}: must have another name, as {path.stem} is {found.__file__}")
+    return text
