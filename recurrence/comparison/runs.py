@@ -26,8 +26,8 @@ from recurrence.comparison.starter import Starter
 from recurrence.files import make_folder, open_in_place, read_json, remove, replace, write_text
 
 Values = dict[str, Any]
-COUNTS = ("updates", "epochs")
-UNITS = {"seconds": " s", "decoding": " s", "inference": " s"}
+COUNTS = ("updates", "epochs", "seconds")
+UNITS = {"decoding": " s", "inference": " s"}
 PAUSE = 0.1  # seconds between two looks at a log
 
 
