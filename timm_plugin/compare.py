@@ -41,7 +41,6 @@ from timm_plugin.training import options
 from timm_plugin.training.build import build
 
 UPSTREAM = ("pandas", "timm.data", "timm.models", "timm.optim", "timm.scheduler", "timm.task", "torchvision")
-IMAGES = re.compile(r"([\d,]+) training images")
 WARM_UP, TIMED = 2, 5  # batches
 BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
 
@@ -121,6 +120,7 @@ class ImageComparison(Comparison):
         trainer = Trainer(args, utils.init_distributed_device(args))  # its errors come before the first training
         if not isinstance(trainer.model, ImageModel):
             raise ValueError(f"--model={args.model}: must be an ImageModel of timm_plugin")
+        self.images = trainer.updates * args.grad_accum_steps * args.batch_size  # of an epoch
         self.controls = ImageControls(trainer.model, args, self.words)
         if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--model={args.model}: runs each of its blocks once; must be a looped model")
@@ -140,7 +140,16 @@ class ImageComparison(Comparison):
         train = ["timm_plugin.train", *flags, "--output", folder, "--seed", seed, "--resume"]
         own = ["--user-module", self.args.user_module] if self.args.user_module else []
         score = python_step("score", ["timm_plugin.accuracy", folder, *own], [], _scored)
-        return [python_step("train", train, flags, _trained), score]
+        return [python_step("train", train, flags, self._trained), score]
+
+    def _trained(self, folder: Path, _: str) -> Values:
+        """Epochs, the seconds that they took, without evaluation, and the last loss on --val-split."""
+        import pandas as pd
+
+        table = pd.read_csv(folder / "summary.csv")
+        seconds, loss = float(table["train_seconds"].sum()), float(table["eval_loss"].iloc[-1])
+        speed = len(table) * self.images / max(seconds, 0.01)  # to which it is rounded
+        return {"epochs": len(table), "seconds": seconds, "images/s": speed, "validation": loss}
 
     @property
     def imports(self) -> Sequence[str]:
@@ -182,16 +191,6 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model")
     parser.add_argument("--model-kwargs", nargs="*")
     options.add_depth(parser)
-
-
-def _trained(folder: Path, log: str) -> Values:
-    """Epochs, the seconds that they took, without evaluation, and the last loss on --val-split."""
-    import pandas as pd
-
-    table = pd.read_csv(folder / "summary.csv")
-    seconds, loss = float(table["train_seconds"].sum()), float(table["eval_loss"].iloc[-1])
-    images = len(table) * int(IMAGES.search(log)[1].replace(",", ""))
-    return {"epochs": len(table), "seconds": seconds, "images/s": images / seconds, "validation": loss}
 
 
 def _scored(_: Path, log: str) -> Values:

@@ -178,13 +178,13 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stag
 
 
 OWN = """
-from fairseq_plugin.models.ringformer import RingFormer, vanilla_layers
-from fairseq_plugin.register import register_family, size
+from fairseq_plugin.models.ringformer import PUBLISHED, TINY, RingFormer, vanilla_layers
+from fairseq_plugin.register import register_family
 
 class Own(RingFormer):
     unshared = staticmethod(vanilla_layers)
 
-register_family("own_family", Own, {"own_tiny": size(16, 32, 2, 3)})
+register_family("own_family", Own, {"own_tiny": TINY}, **PUBLISHED)
 """
 
 
@@ -192,7 +192,7 @@ register_family("own_family", Own, {"own_tiny": size(16, 32, 2, 3)})
 def test_an_architecture_of_ones_own_is_compared(corpus, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(OWN)
-    words = [corpus.data, "--output", tmp_path / "out", *FLAGS[len(cli.MODEL) :], "--arch", "own_tiny"]
+    words = [corpus.data, "--output", tmp_path / "out", *FLAGS, "--arch", "own_tiny"]
     words += ["--user-dir", tmp_path / "own", "--rows", "narrow", "--score", "--max-len-b 15", "--max-update", "2"]
     run(*words)
     runs = pd.read_csv(tmp_path / "out" / "runs.csv").set_index("row")

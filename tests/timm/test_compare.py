@@ -121,12 +121,14 @@ def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
 
 
 def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
-    """The looped one in the trainer, six for each of two widths, one for each row, and the preset of the controls."""
+    """The looped one in the trainer, six for each of two widths, two for each row, which is timed, and a preset."""
     create = Mock(side_effect=timm.create_model)
     monkeypatch.setattr(timm, "create_model", create)
     compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--dry-run"])
-    assert "| time " in capsys.readouterr().out
-    assert create.call_count <= 1 + 2 * 6 + 5 + 1
+    said = capsys.readouterr().out
+    assert "| time " in said
+    assert "# about 0 minutes (looped 1 x 0.0, once" in said
+    assert create.call_count <= 1 + 2 * 6 + 2 * 5 + 1
     assert not (tmp_path / "out").exists()
 
 
