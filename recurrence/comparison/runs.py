@@ -108,7 +108,8 @@ class Runner:
     Args:
         jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
         show: gets each line that a command adds to the log of its step.
-        imports: modules that the commands import, to start `python -m` faster; see :mod:`recurrence.comparison.starter`.
+        imports: modules that the commands import, to start `python -m` faster;
+            see :mod:`recurrence.comparison.starter`.
         trainings: how many there are in all, for the time that is left.
     """
 
