@@ -218,16 +218,14 @@ class Plan:
     @property
     def reasons(self) -> list[str]:
         """The choices, a sentence each."""
-        sizes, (enough, _), (few, many) = len(SIZES[self.task]), ENOUGH, FEW_READINGS
-        reads = f"reads the text {enough} times in {self.minutes:g} minutes"
-        size = f"the largest of {sizes} sizes that {reads}"
-        if not self.is_enough:
-            size = f"the smallest of {sizes} sizes; none {reads}"
-        length = (
-            f"as many as fit into {TRAINING:.0%} of the time, {self.seconds:.2g} s each; the rest is for validation"
-        )
-        if self.updates < self.fitting:
-            length = f"more than {MOST_READINGS} readings of the text hardly help"
+        sizes, (readings, updates), (few, many) = len(SIZES[self.task]), ENOUGH, FEW_READINGS
+        gets = f"gets to {readings} readings of the text or {updates:,} updates in {self.minutes:g} minutes"
+        size = f"the largest of {sizes} sizes that {gets}" if self.is_enough else f"the smallest size; none {gets}"
+        length = f"{MOST_READINGS} times at most"
+        if self.updates == self.fitting:
+            length = (
+                f"as many as fit into {TRAINING:.0%} of the time, {self.seconds:.2g} s each; the rest is for validation"
+            )
         return [
             f"{self.size.what}: {size}",
             f"batches of {self.tokens:,} tokens: small ones learn more in a given time on a CPU, large ones on a GPU",
