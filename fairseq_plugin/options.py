@@ -303,5 +303,6 @@ class ConfiguredModel(nn.Module):
             ValueError: if there is no such model.
         """
         raise ValueError(
-            f"--arch={args.arch}: defines no model without a loop to compare it with: its class needs a method `unshared`"
+            f"--arch={args.arch}: defines no model without a loop to compare it with: its class needs a method "
+            "`unshared`"
         )
