@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = options.parse_args_and_arch(parser, words)
     try:
         compare(TextComparison(args, without(words, _add_own_options)), args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

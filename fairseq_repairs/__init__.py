@@ -28,6 +28,7 @@ from fairseq_repairs import (  # noqa: F401
     ranges,
     resuming,
     saving,
+    sizes,
     unknown,
     workers,
 )

@@ -43,8 +43,8 @@ def _fail(parser: ArgumentParser, message: str) -> None:
     elif unknown:
         said = f"{message}: {_explained(parser, unknown[1])}"
     else:
-        return ArgumentParser.error(parser, message)
-    return parser.exit(2, f"{parser.prog}: error: {said}\n")
+        ArgumentParser.error(parser, message)
+    parser.exit(2, f"{parser.prog}: error: {said}\n")
 
 
 def _near(given: str, known: Iterable[str]) -> str:

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for lr, seed in itertools.product(rates, args.seeds):
             options.check(Namespace(**{**vars(given), "lr": lr, "seed": seed}))
         compare(comparison, args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

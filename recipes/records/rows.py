@@ -17,6 +17,8 @@ from kinds import KINDS
 from kinds.base import PARTS, SWITCHES, Kind
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from recurrence.files import read_text
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -310,8 +312,8 @@ def read(folder: Path) -> Paper:
     """
     file = f"{folder.name}/tables.toml"
     try:
-        entry = tomllib.loads((folder / "tables.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        entry = tomllib.loads(read_text(folder / "tables.toml"))
+    except (OSError, ValueError) as error:  # of TOML, too
         raise TableError(f"{file}: {error}") from error
     common = {key: entry.pop(key) for key in ("paper", "left_out") if key in entry}
     shared = sections(file, entry.pop("settings", {}))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from recurrence.comparison.starter import Starter
-from recurrence.files import make_folder, open_in_place, remove, replace, write_text
+from recurrence.files import make_folder, open_in_place, read_json, remove, replace, write_text
 
 Values = dict[str, Any]
 COUNTS = ("updates", "epochs")
@@ -72,11 +72,27 @@ class Run:
 
     def finished(self, step: Step) -> Values | None:
         """The result of an earlier call with the same flags; None if there is none."""
-        result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
-        flags = json.loads(begun.read_text()) if begun.exists() else ()
-        if not result.exists() or _options(flags) != _options(step.flags):
+        result = self.folder / f"{step.name}.json"
+        if not result.exists() or _options(self.begun(step) or ()) != _options(step.flags):
             return None
-        return json.loads(result.read_text())
+        values = read_json(result, dict)
+        for name, value in values.items():
+            kind = str if name in ("failure", "step") else (int, float)
+            if not isinstance(value, kind):
+                raise ValueError(
+                    f"{result}: {name} is {str(value)[:100]}: must be a {'text' if kind is str else 'number'}"
+                )
+        return values
+
+    def begun(self, step: Step) -> list[str] | None:
+        """The flags with which an earlier call began a step; None if there are none."""
+        path = self.folder / f"{step.name}.flags"
+        if not path.exists():
+            return None
+        flags = read_json(path, list)
+        if not all(isinstance(word, str) for word in flags):
+            raise ValueError(f"{path}: must hold a list of words")
+        return flags
 
     @property
     def is_finished(self) -> bool:
@@ -263,8 +279,8 @@ def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
 def check_begun(runs: Sequence[Run]) -> None:
     """Raises ValueError if a training was begun with other flags, before any is started."""
     for run in runs:
-        begun, now = run.folder / f"{run.steps[0].name}.flags", run.steps[0].flags
-        changed = _options(now) ^ _options(json.loads(begun.read_text()) if begun.exists() else now)
+        begun, now = run.begun(run.steps[0]), run.steps[0].flags
+        changed = _options(now) ^ _options(now if begun is None else begun)
         if changed:
             output, flags = run.folder.parent.parent, " ".join(sorted(changed))
             raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags})")
