@@ -23,9 +23,9 @@ help:
 	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
 	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, or a checkout: its scripts run, too"
-	@echo "make fuzz           try random options on every architecture and model    ROUNDS=100 says how often (20)"
+	@echo "make fuzz           try random options, hostile files, kills and full disks    ROUNDS=100 says how often (20)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
-	@echo "make gpu            tests, trainings and speeds on a GPU, in about 10 minutes; a table at the end says how each went"
+	@echo "make gpu            tests on a GPU in about 10 minutes, then half an hour of the papers' rows; the next call goes on with them"
 	@echo "make lint           check style, formatting and annotations"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo
@@ -57,7 +57,8 @@ test-timm-versions: $(FULL)
 	$(BIN)/python -m tests.support.timm_versions $(ARGS)
 
 fuzz: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" ROUNDS=$(ROUNDS) python -m pytest tests/reliability/test_fuzz.py $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" ROUNDS=$(ROUNDS) python -m pytest tests/reliability/test_fuzz.py \
+		tests/reliability/test_attack.py tests/reliability/test_interruptions.py $(ARGS)
 
 lint: $(FULL)
 	$(BIN)/ruff check .
@@ -68,7 +69,7 @@ bench: $(FULL)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
 
 gpu: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu.sh; tested=$$?; PATH="$(CURDIR)/$(BIN):$$PATH" recipes/gpu.sh && exit $$tested
 
 test-official:
 	tests/official.sh

@@ -82,7 +82,7 @@ setup(
     packages=find_packages(include=[f"{name}{part}" for name in PACKAGES for part in ("", ".*")]),
     package_data={
         "fairseq_repairs": ["README.md"],
-        "fairseq_plugin": ["config/*.yaml", "weights/*/*"],
+        "fairseq_plugin": ["config/*.yaml", "start_scripts/*", "weights/*/*"],
         "timm_plugin": ["weights/*"],
     },
     python_requires=">=3.10",

@@ -1,4 +1,4 @@
-"""Generates the table of results in README.md from the recipes' results.
+"""Generates the table of results in docs/which-model.md from the recipes' results.
 
 python docs/results.py    # rewrites the table between its marks
 """
@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "recipes" / "records"))
 from results_csv import read  # noqa: E402
 from tables import with_table  # noqa: E402
 
-README = ROOT / "README.md"
-COLUMNS = ("task", "architecture and row", "stored parameters:", "quality:", "seeds:", "lead of the first row:")
+PAGE = ROOT / "docs" / "which-model.md"
+COLUMNS = ("task", "model", "stored parameters:", "quality:", "seeds:", "lead of the first row:")
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,44 @@ class Experiment:
     scale: str
     metric: str
     decimals: int
-    rows: tuple[str, ...]
+    rows: dict[str, str]  # what each row is, by its name in the recipe
     higher_is_better: bool = True
 
 
 EXPERIMENTS = (
     Experiment(
-        "Translation, [Multi30k](recipes/multi30k/RESULTS.md) German to English: BLEU, higher is better",
+        "Translation, [Multi30k](../recipes/multi30k/RESULTS.md) German to English: BLEU, higher is better",
         *("multi30k", "multi30k", "small", "BLEU", 1),
-        ("ringformer", "once", "storage", "narrow_tuned", "time", "vanilla_half", "vanilla"),
+        {
+            "ringformer": "RingFormer, a loop of 4 + 4 passes",
+            "once": "one layer on each side, run once",
+            "storage": "the same, widened to the loop's size",
+            "time": "the widened layer, trained for the loop's time",
+            "narrow_tuned": "a layer for each pass, narrowed to the loop's size, at a rate of its own",
+            "vanilla_half": "half as many layers",
+            "vanilla": "a layer for each pass",
+        },
     ),
     Experiment(
-        "Language, [War and Peace](recipes/ilr/RESULTS.md), rotary positions: perplexity, 256 tokens, lower is better",
+        "Language, [War and Peace](../recipes/ilr/RESULTS.md), rotary positions: perplexity at 256, lower is better",
         *("ilr", "ILR 1", "long", "perplexity at 256", 2),
-        ("2,2,2,2-rope", "1,1,1,1-rope", "unshared8-rope"),
+        {
+            "2,2,2,2-rope": "four layers, each run twice",
+            "1,1,1,1-rope": "four layers, each run once",
+            "unshared8-rope": "eight layers",
+        },
         higher_is_better=False,
     ),
     Experiment(
-        "Images, [CIFAR-10](recipes/cifar10/RESULTS.md), two epochs: top-1 %, higher is better",
+        "Images, [CIFAR-10](../recipes/cifar10/RESULTS.md), two epochs: top-1 %, higher is better",
         *("cifar10", "cifar10", "small", "top-1 %", 1),
-        ("ringformer", "once", "storage", "narrow", "plain"),
+        {
+            "ringformer": "RingFormer-ViT, a loop of six passes",
+            "once": "one layer, run once",
+            "storage": "the same, widened to the loop's size",
+            "narrow": "a layer for each pass, narrowed to the loop's size",
+            "plain": "a layer for each pass",
+        },
     ),
 )
 
@@ -62,12 +80,12 @@ def rows() -> Iterator[list[str]]:
         title, (loop, *_) = experiment.title, experiment.rows
         runs = _runs(experiment)
         scores = runs.pivot(index="seed", columns="row", values="score")
-        for name in experiment.rows:
+        for name, model in experiment.rows.items():
             first = runs[runs["row"] == name].iloc[0]
             found = None if name == loop else gain(scores, loop, name, experiment.higher_is_better)
             yield [
                 title,
-                f"`{first['arch']}`, {name}",
+                model,
                 f"{int(first['params']):,}",
                 f"{scores[name].mean():.{experiment.decimals}f}",
                 f"{scores[name].count()}",
@@ -91,4 +109,4 @@ def within(document: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(within(README.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(within(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -6,7 +6,7 @@ from recurrence.private_torch import bound_caches
 bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
-from fairseq_plugin import elastic, letters, overrides  # noqa: E402,F401
+from fairseq_plugin import elastic, letters, log, overrides  # noqa: E402,F401
 from fairseq_plugin.export import upstream  # noqa: E402
 from fairseq_plugin.models import (  # noqa: E402,F401
     baselines,
@@ -20,5 +20,6 @@ from fairseq_plugin.models import (  # noqa: E402,F401
 )
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
+log.shorten()
 overrides.check_overrides()
 upstream.build_from_readable_options()

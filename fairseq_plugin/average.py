@@ -101,8 +101,10 @@ def _chosen(args: argparse.Namespace) -> list[str]:
         bound = math.inf if args.checkpoint_upper_bound is None else args.checkpoint_upper_bound
         found = checkpoint_utils.checkpoint_paths(args.inputs[0], pattern, keep_match=True)
         eligible = [path for path, number in found if number <= bound]
-        if not 1 <= count <= len(eligible):
-            raise ValueError(f"--num-{kind}-checkpoints={count}: must be >= 1 and <= {len(eligible)}, which there are")
+        if count < 1:
+            raise ValueError(f"--num-{kind}-checkpoints={count}: must be >= 1")
+        if count > len(eligible):
+            raise ValueError(f"--num-{kind}-checkpoints={count}: there are only {len(eligible)} checkpoints by {kind}")
         return eligible[:count]
     if args.checkpoint_upper_bound is not None:
         raise ValueError("--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints")

@@ -11,15 +11,20 @@ has finished is not repeated: the same command continues an interrupted comparis
 
 import argparse
 import copy
+import itertools
+import math
 import re
 import shlex
+import statistics
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from fairseq import options, tasks
+from fairseq.data.iterators import GroupedIterator
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.fairseq_task import FairseqTask
@@ -40,6 +45,9 @@ USER_DIR = str(Path(fairseq_plugin.__file__).parent)
 TOKENS, FRAMES = 32, 512  # of the example over which operations are counted
 SCORES = {"translation": ("BLEU", True), "language_modeling": ("perplexity", False), "speech_to_text": ("WER", False)}
 SCORERS = {"translation": ("sacrebleu", "bleu"), "speech_to_text": ("wer",)}  # by task, the default first
+UPSTREAM = ("fairseq.checkpoint_utils", "fairseq.models", "fairseq.tasks", "fairseq.trainer", "sacrebleu")
+WARM_UP, TIMED = 2, 5  # updates
+BATCHES = 20  # of a part of the test set
 # fairseq's last line about a test set.
 RESULT = re.compile(r"Generate \S+ with beam=\d+: (?:BLEU4? = |WER: )?([\d.]+|nan)")
 DECODED = re.compile(r"(?:Translated|Evaluated) .*? in ([\d.]+)s")
@@ -78,12 +86,19 @@ class TextComparison(Comparison):
     def __init__(self, args: Namespace, words: Sequence[str]):
         self.args, self.words = args, list(words)
         _check(args)
-        self.task = set_up_task(args, _check_scoring(args, self.words).gen_subset)
+        subset = _check_scoring(args, self.words).gen_subset
+        self.task = set_up_task(args, subset)
+        self.part = part_of_test(args, len(self.task.dataset(subset)))
         looped = self.task.build_model(copy.copy(args))
         self.controls = TextControls(args, words, looped, self._build)
         if self.controls.blocks == self.controls.passes:
             raise ValueError(f"--arch={args.arch}: runs each of its blocks once; must be a looped model")
         check_training(args, self.task, looped)
+
+    @property
+    def imports(self) -> Sequence[str]:
+        """On a CPU, fairseq, but not the plugin, whose repairs depend on the command."""
+        return UPSTREAM if self.args.cpu or not torch.cuda.is_available() else ()
 
     @property
     def score(self) -> Score:
@@ -115,7 +130,16 @@ class TextComparison(Comparison):
 
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
-        train = ["fairseq_cli.train", *flags, "--user-dir", USER_DIR, "--seed", seed, "--save-dir", checkpoints]
+        train = [
+            "fairseq_cli.train",
+            *flags,
+            "--user-dir",
+            user_dir(self.args),
+            "--seed",
+            seed,
+            "--save-dir",
+            checkpoints,
+        ]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
         return [python_step("train", train, flags, self._trained), self._scoring(best)]
 
@@ -135,14 +159,21 @@ class TextComparison(Comparison):
         saved = load_safely(folder / "checkpoints" / "checkpoint_last.pt")
         meters = {key: state for _, key, _, state in saved["extra_state"]["metrics"]["default"]}
         found = {"updates": saved["optimizer_history"][-1]["num_updates"], "seconds": meters["train_wall"]["sum"]}
+        if "wpb" in meters:  # of a criterion that counts tokens
+            found["tokens/s"] = meters["wpb"]["sum"] / found["seconds"]
         best = saved["extra_state"].get("best")
         if best is not None:
             found["validation"] = -best if self.args.maximize_best_checkpoint_metric else best
         return found
 
+    def seconds(self, row: Row) -> float:
+        args = parse(row.flags)
+        update, of_epoch = time_of_update(args)
+        return update * min(args.max_update or math.inf, (args.max_epoch or math.inf) * of_epoch)
+
     def _scoring(self, checkpoint: Path) -> Step:
         """The step that decodes a test set."""
-        is_text, flags = self.args.task == "language_modeling", scoring_flags(self.args, self.words)
+        is_text, flags = self.args.task == "language_modeling", [*scoring_flags(self.args, self.words), *self.part]
         program = "fairseq_cli.eval_lm" if is_text else "fairseq_cli.generate"
 
         def read(folder: Path, log: str) -> Values:
@@ -157,6 +188,11 @@ class TextComparison(Comparison):
 def parse(words: Sequence[str]) -> Namespace:
     """The options of fairseq-train's command line."""
     return options.parse_args_and_arch(options.get_training_parser(), list(words))
+
+
+def user_dir(args: Namespace) -> str:
+    """The given one, which imports this package, or this package."""
+    return args.user_dir or USER_DIR
 
 
 def task_flags(args: Namespace, words: Sequence[str]) -> list[str]:
@@ -179,6 +215,13 @@ def _check(args: Namespace) -> None:
         raise ValueError(f"--task={args.task}: must be one of {', '.join(SCORES)}")
     if args.rates and args.disable_validation:
         raise ValueError("--disable-validation=True: leaves --rates nothing to choose by")
+    if args.score_sentences is not None:
+        if args.score_sentences < 1:
+            raise ValueError(f"--score-sentences={args.score_sentences}: must be >= 1")
+        if args.task not in SCORERS:
+            raise ValueError(
+                f"--score-sentences={args.score_sentences}: a text is scored in one pass, without decoding"
+            )
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():
         if getattr(args, name) != defaults.get_default(name):
@@ -187,11 +230,22 @@ def _check(args: Namespace) -> None:
 
 def scoring_flags(args: Namespace, words: Sequence[str]) -> list[str]:
     """The command line of fairseq-generate or fairseq-eval-lm, less the checkpoint."""
-    flags = [args.data, "--task", args.task, *task_flags(args, words), "--user-dir", USER_DIR]
+    flags = [args.data, "--task", args.task, *task_flags(args, words), "--user-dir", user_dir(args)]
     flags += ["--gen-subset", "test", "--required-batch-size-multiple", "1", *(["--cpu"] if args.cpu else [])]
     if args.task in SCORERS:
         flags += ["--scoring", SCORERS[args.task][0], "--quiet"]
     return flags + shlex.split(args.score)
+
+
+def part_of_test(args: Namespace, sentences: int) -> list[str]:
+    """The flags of fairseq-generate that decode about as many of the sentences as `--score-sentences` says.
+
+    Batches are sorted by length, and every nth is decoded, as by the first of n processes.
+    """
+    if args.score_sentences is None:
+        return []
+    batch, every = max(1, args.score_sentences // BATCHES), max(1, round(sentences / args.score_sentences))
+    return ["--batch-size", str(batch), "--distributed-world-size", str(every)]
 
 
 def _check_scoring(args: Namespace, words: Sequence[str]) -> Namespace:
@@ -246,6 +300,22 @@ def check_training(args: Namespace, task: FairseqTask, model: nn.Module) -> None
         criterion.training_depths(model)  # which training would only check in its first update
 
 
+def time_of_update(args: Namespace) -> tuple[float, int]:
+    """Seconds of an update of fairseq-train with these options on this machine, and how many an epoch has."""
+    cfg = convert_namespace_to_omegaconf(args)
+    cfg.distributed_training.distributed_world_size = 1
+    task = set_up_task(args, args.train_subset)
+    trainer = Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
+    batches = trainer.get_train_iterator(1, load_dataset=False).next_epoch_itr()
+    updates, taken = GroupedIterator(batches, args.update_freq[0]), []
+    trainer.begin_epoch(1)
+    for samples in itertools.islice(updates, WARM_UP + TIMED):
+        begin = time.perf_counter()
+        trainer.train_step(samples)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken[WARM_UP:] or taken), len(updates)
+
+
 def command_line() -> argparse.ArgumentParser:
     """fairseq-train's options, and those of the comparison."""
     parser = options.get_training_parser()
@@ -256,9 +326,12 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _add_own_options(parser: argparse.ArgumentParser) -> None:
-    add_options(parser).add_argument(
+    group = add_options(parser)
+    group.add_argument(
         "--score", default="", metavar="FLAGS", help="further flags of fairseq-generate or fairseq-eval-lm, in quotes"
     )
+    fewer = "decode about as many of the test set, of all lengths, in place of all"
+    group.add_argument("--score-sentences", type=int, metavar="N", help=fewer)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -266,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = options.parse_args_and_arch(parser, words)
     try:
         compare(TextComparison(args, without(words, _add_own_options)), args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -122,12 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             else:
                 write_onnx(state, args.output, data, args.sentencepiece_model, args.int8)
             return
-        state = unshare_checkpoint(state)
+        before, state = state, unshare_checkpoint(state)
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
+    layers = {tensor.data_ptr() for name, tensor in state["model"].items() if name.endswith("fc1.weight")}
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
+    logger.info(_sizes(before, args.output, len(layers)))
 
 
 def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Path | None) -> None:
@@ -147,7 +149,9 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
         config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
         dictionaries = _load_dictionaries(state, dictionary, config["model_type"] == "fsmt")
         hugging_face.write(new, config, weights, dictionaries, pieces)
-    logger.info("wrote %s (%s), %s", folder, config["architectures"][0], _sizes(state, folder))
+    layers = [name for name in weights if name.endswith(("fc1.weight", "up_proj.weight"))]
+    logger.info("wrote %s (%s)", folder, config["architectures"][0])
+    logger.info(_sizes(state, folder, len(layers)))
 
 
 def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Path | None, int8: bool) -> None:
@@ -167,7 +171,8 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
         new.mkdir()
         dictionaries = _load_dictionaries(state, dictionary, hasattr(model, "encoder"))
         onnx.write(model, args, new, dictionaries, pieces, int8)
-    logger.info("wrote %s, %s", folder, _sizes(state, folder))
+    logger.info("wrote %s", folder)
+    logger.info(_sizes(state, folder))
 
 
 @contextlib.contextmanager
@@ -181,11 +186,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         (Path(parent) / "model").rename(folder)
 
 
-def _sizes(state: dict[str, Any], folder: Path) -> str:
-    """The bytes of a checkpoint's weights, each counted once, and of the files of a folder."""
-    stored = {tensor.data_ptr(): tensor.numel() * tensor.itemsize for tensor in state["model"].values()}
-    written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return f"{sum(stored.values()) / 1e6:.2f} MB of weights in {written / 1e6:.2f} MB"
+def _sizes(state: dict[str, Any], path: Path, layers: int = 0) -> str:
+    """The bytes of a checkpoint's weights and of what was written, with this number of stored layers."""
+    blocks = [name for name in state["model"] if name.endswith((".up.weight", ".gate_up.weight"))]
+    return command.sizes(command.stored_bytes(state["model"].values()), path, layers <= len(blocks))
 
 
 def _data(state: dict[str, Any]) -> str:

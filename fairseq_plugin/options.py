@@ -302,4 +302,6 @@ class ConfiguredModel(nn.Module):
         Raises:
             ValueError: if there is no such model.
         """
-        raise ValueError(f"--arch={args.arch}: defines no model without a loop to compare it with")
+        raise ValueError(
+            f"--arch={args.arch}: defines no model without a loop to compare it with: its class needs a method `unshared`"
+        )

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+LARGEST = 100_000  # size of a dimension in a model's state
+
 
 class Model:
     """A translation or language model in a folder.
@@ -31,7 +33,11 @@ class Model:
         import onnxruntime
 
         folder = Path(folder)
+        for file in folder.iterdir():
+            if not (file.is_file() or file.is_dir()):
+                raise ValueError(f"{file}: must be a file, not a pipe or a device")
         self.about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        _check(self.about)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         names = ("encoder", "decoder") if self.about["translates"] else ("decoder",)
@@ -45,7 +51,7 @@ class Model:
         self.pad, self.eos, self.unk = (self.about[name] for name in ("pad", "eos", "unk"))
         self.pieces = None
         if self.about["pieces"]:
-            self.pieces = folder / self.about["pieces"]
+            self.pieces = folder / Path(self.about["pieces"]).name
 
     def encode(self, line: str, tokenized: bool = False) -> list[int]:
         """The numbers of a line's symbols, which are separated by spaces if it is tokenized, without an end."""
@@ -168,6 +174,19 @@ class Model:
         return 0 if name == "source" else self.about["state"][name].index("batch")
 
 
+def _check(about: dict) -> None:
+    """Raises ValueError unless model.json holds what `convert onnx` writes, and no size beyond LARGEST."""
+    symbols = about["symbols"]
+    numbers = [about[name] for name in ("pad", "eos", "unk")]
+    sizes = [size for shape in about["state"].values() for size in shape if size not in ("batch", "past")]
+    if not all(isinstance(symbol, str) for side in symbols for symbol in side):
+        raise ValueError("model.json: symbols must be texts")
+    if not all(isinstance(number, int) and 0 <= number < min(map(len, symbols)) for number in numbers):
+        raise ValueError("model.json: pad, eos and unk must be numbers of symbols")
+    if not all(isinstance(size, int) and 0 <= size <= LARGEST for size in sizes):
+        raise ValueError(f"model.json: sizes of the state must be in 0 .. {LARGEST}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", metavar="FOLDER", help="written by `python -m fairseq_plugin.convert onnx`")
@@ -180,7 +199,12 @@ def main() -> None:
     if not (Path(args.folder) / "model.json").is_file():
         parser.error(f"FOLDER={args.folder}: has no model.json; must be written by convert onnx")
     lines = [line.rstrip("\n") for line in sys.stdin]
-    for line in Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized):
+    try:
+        found = Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized)
+    except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece
+        reason = " ".join(str(error).split())
+        parser.error(f"FOLDER={args.folder}: cannot be served: {type(error).__name__}: {reason[:500]}")
+    for line in found:
         print(line)
 
 

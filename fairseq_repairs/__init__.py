@@ -11,6 +11,7 @@ fairseq imports a `--user-dir` before it looks up any of these names; the except
 
 from fairseq_repairs import (  # noqa: F401
     archives,
+    arguments,
     audio,
     binary,
     checkpoints,
@@ -21,11 +22,13 @@ from fairseq_repairs import (  # noqa: F401
     foreign,
     gradients,
     interactive,
+    log,
     messages,
     parallel,
     ranges,
     resuming,
     saving,
+    sizes,
     unknown,
     workers,
 )

@@ -4,12 +4,15 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable
 
 from fairseq import file_utils
 
+from fairseq_repairs.files import require_regular
 from fairseq_repairs.replace import instead
 
+MOST_BYTES, MOST_TIMES = 1 << 30, 20  # that an archive may unpack to, unless it is no more than so many times its size
 UNPACKED: list[tempfile.TemporaryDirectory] = []  # which Python removes when it ends
 
 
@@ -43,11 +46,22 @@ def _unpack(archive: str, folder: str) -> str:
     """Unpacks an archive; returns the only folder in it, or else the given one."""
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
+    require_regular(archive)
     try:
         with tarfile.open(archive) as members:
+            _require_small(members, archive)
             members.extractall(folder, filter="data")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{archive}: must be an archive whose names stay within it: {error}") from error
     names = os.listdir(folder)
     only = os.path.join(folder, names[0]) if len(names) == 1 else folder
     return only if os.path.isdir(only) else folder
+
+
+def _require_small(members: tarfile.TarFile, archive: str) -> None:
+    """Raises ValueError, before anything is unpacked, if that would take far more room than a model's archive does."""
+    most, size = max(MOST_BYTES, MOST_TIMES * os.path.getsize(archive)), 0
+    for member in members:
+        size += member.size
+        if size > most:
+            raise ValueError(f"{archive}: unpacks to more than {most:,} bytes: must not")

@@ -8,10 +8,18 @@ from typing import Any, BinaryIO
 import numpy as np
 from fairseq.data import indexed_dataset
 
-from fairseq_repairs.replace import instead
+from fairseq_repairs.files import require_regular
+from fairseq_repairs.replace import before, instead
 
 MAPPED = struct.Struct("<9sQBQ")  # magic, version, code of the type of numbers, count of sentences
 INDEXED = struct.Struct("<8s5Q")  # magic, version, code of the type of numbers, its bytes, count of sentences, of sizes
+
+
+@before(indexed_dataset, "infer_dataset_impl")
+def require_files(path: str) -> None:
+    """Rejects a pipe or a device in the place of data or their index, which fairseq waits for, or reads without end."""
+    require_regular(indexed_dataset.index_file_path(path))
+    require_regular(indexed_dataset.data_file_path(path))
 
 
 @instead(indexed_dataset, "make_dataset")
@@ -23,6 +31,7 @@ def name_truncated_data(make: Callable, path: str, impl: str, *args, **kwargs) -
     """
     if impl in ("mmap", "lazy", "cached") and indexed_dataset.IndexedDataset.exists(path):
         index, data = indexed_dataset.index_file_path(path), indexed_dataset.data_file_path(path)
+        require_files(path)
         with open(index, "rb") as file:
             _require(data, (_mapped_bytes if impl == "mmap" else _indexed_bytes)(file), f"as {index} says")
     return make(path, impl, *args, **kwargs)

@@ -4,6 +4,7 @@ import argparse
 import collections
 import contextlib
 import math
+import os
 import pickle
 import re
 import typing
@@ -22,7 +23,7 @@ from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
-from fairseq_repairs.files import damage
+from fairseq_repairs.files import damage, require_plain
 from fairseq_repairs.replace import after, at_once, instead
 
 
@@ -73,6 +74,8 @@ CHECKPOINT_TYPES = (
     (rebuild_array, "numpy._core.multiarray._reconstruct"),
 )
 MOST_LAYERS = 10_000
+FIRST_WEIGHTS = [f"{side}_embed_path" for side in ("encoder", "decoder")]
+FIRST_WEIGHTS += [f"load_pretrained_{side}_from" for side in ("encoder", "decoder")]
 
 # The types in the message with which rank 0 sends a checkpoint to the others: by then, the configuration is an
 # omegaconf object, and each tensor is replaced by a placeholder.
@@ -141,29 +144,67 @@ def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> A
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
 def bound_options(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
-    """Rejects a model that would be built without end, and forgets the files of embeddings with which one began.
+    """Rejects a model that would be built without end, and forgets the files of weights with which one began.
 
     fairseq reads these again, before the checkpoint's weights: they may be on another machine, or any file of this one.
     """
-    require_bounded(path, state)
-    for options in _model_options(state):
-        for name in ("encoder_embed_path", "decoder_embed_path"):
+    with _explained(path):
+        require_bounded(path, state)
+    for options in model_options(state):
+        for name in FIRST_WEIGHTS:
             if getattr(options, name, None):
                 setattr(options, name, None)
 
 
 def require_bounded(path: Any, state: dict[str, Any]) -> None:
-    """Raises CheckpointError for a checkpoint's model of too many layers."""
-    for options in _model_options(state):
+    """Raises CheckpointError for a model of too many layers, and for a tensor larger than the file.
+
+    A tensor in a file may claim any size, with strides of 0.
+    """
+    most = os.path.getsize(path) if os.path.isfile(path) else math.inf
+    for tensor in tensors_in(state):
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.numel() > most:
+            shape = tuple(tensor.shape)
+            raise CheckpointError(
+                f"{path}: has a tensor of shape {shape}, which a file of {most:,} bytes does not hold"
+            )
+    for options in model_options(state):
         given = vars(options) if isinstance(options, argparse.Namespace) else options
         for name in given:
             if str(name).endswith("layers") and isinstance(given[name], int) and given[name] > MOST_LAYERS:
                 raise CheckpointError(f"{path}: {name}={given[name]}: must be <= {MOST_LAYERS}")
 
 
-def _model_options(state: dict[str, Any]) -> list[Any]:
+def tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested dictionaries and lists, in whatever depth, which may hold themselves."""
+    seen, waiting = set(), [state]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            waiting += one.values() if isinstance(one, dict) else one
+
+
+def model_options(state: dict[str, Any]) -> list[Any]:
     """The model's options in a checkpoint: in a Namespace, a dictionary or fairseq's configuration."""
     return [options for options in (state.get("args"), (state.get("cfg") or {}).get("model")) if options]
+
+
+def require_types(state: dict[str, Any]) -> None:
+    """Raises TypeError if a part of a checkpoint has another type than those that fairseq writes."""
+    groups = dict, argparse.Namespace, type(None)
+    parts: dict[str, Any] = {"extra_state": dict, "optimizer_history": list, "args": groups, "cfg": (dict, type(None))}
+    for name, kind in parts.items():
+        if name in state and not isinstance(state[name], kind):
+            raise TypeError(f"{name} must not be a {type(state[name]).__name__}")
+    for name, group in (state.get("cfg") or {}).items():
+        if not isinstance(group, groups):
+            raise TypeError(f"cfg.{name} must not be a {type(group).__name__}")
+    for name, tensor in state["model"].items():
+        if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+            raise TypeError(f"model: {str(name)[:100]!r} must name a tensor, not a {type(tensor).__name__}")
 
 
 @after(Trainer, "state_dict")
@@ -191,21 +232,25 @@ def load_safely(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
             raise TypeError("has no state dict under model")
+        require_types(state)
     require_bounded(path, state)
     return state
 
 
 @contextlib.contextmanager
 def _explained(path: str | Path) -> Iterator[None]:
-    """Turns the safe loader's errors into a CheckpointError that names the file."""
+    """Turns the safe loader's errors into a CheckpointError that names the file; rejects one that is no plain file."""
     # Allow the types again: leaving torch's safe_globals disallows its types even if they were allowed before, and timm
     # uses it for argparse.Namespace whenever it reads a checkpoint.
     allow_checkpoint_types()
+    require_plain(path)
     try:
         yield
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(_explanation(path, str(error))) from None
-    except (EOFError, KeyError, RuntimeError, TypeError) as error:
+    except (AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError) as error:
         wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
         if wrong is not None:
             raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
@@ -252,10 +297,13 @@ def release_weights(extra: dict[str, Any] | None, *args, **kwargs) -> None:
 def explain_state_of_other_parameters(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
     """Names the options with which training resumes with other parameters, such as those of another depth.
 
-    torch rejects the optimizer's state in words that name neither the file nor a way out.
+    torch rejects the optimizer's state in words that name neither the file nor a way out. Also names a file in which
+    parts have other types than those that fairseq writes.
     """
     try:
         return load(trainer, filename, *args, **kwargs)
+    except (AssertionError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{filename}: cannot be resumed from: {type(error).__name__}: {error}") from error
     except ValueError as error:
         if "loaded state dict contains a parameter group" not in str(error):
             raise

@@ -4,11 +4,13 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.binarizer import BinarizeSummary, FileBinarizer
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
@@ -19,6 +21,8 @@ from fairseq_repairs.replace import after, before
 
 logger = logging.getLogger(__name__)
 
+SURROGATE = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8
+MOST_UNKNOWN = 2  # percent
 CORPUS_SIDES = ("source", "target")
 DIGESTS = "dictionaries"  # their key in a checkpoint
 LOADED: list[tuple[str, dict[str, list]]] = []  # path and digests of each checkpoint that is being loaded
@@ -44,13 +48,35 @@ def _check_sides(option: str, paths: list[str]) -> None:
     for path in paths:
         if not os.path.isfile(path):
             raise FileNotFoundError(f"--{option}: {path}: no such file")
-        with open(path, encoding="utf-8", errors="replace") as file:  # as fairseq: a carriage return ends a line, too
-            counts[path] = sum(1 for _ in file)
+        try:
+            with open(path, encoding="utf-8") as file:  # as fairseq: a carriage return ends a line, too
+                counts[path] = sum(1 for _ in file)
+        except UnicodeDecodeError:
+            raise ValueError(f"--{option}: {path}, line {_undecodable(path)}: must be UTF-8") from None
     found = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())
     if len(set(counts.values())) > 1:
         raise ValueError(f"--{option}: {found}: both sides must have the same number")
     if option == "trainpref" and not all(counts.values()):
         raise ValueError(f"--{option}: {found}: must have at least one")
+
+
+def _undecodable(path: str) -> int:
+    """The number of the first line that is not UTF-8."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return next(number for number, line in enumerate(file, 1) if SURROGATE.search(line))
+
+
+@after(FileBinarizer, "multiprocess_dataset")
+def warn_of_unknown_words(found: BinarizeSummary, kind: type, input_file: str, *args, **kwargs) -> None:
+    """Warns of a text with many words that its dictionary does not have, which fairseq only counts.
+
+    It may be raw where the training set has pieces, or have pieces of another model.
+    """
+    if found.num_tok and found.replaced_percent > MOST_UNKNOWN:
+        logger.warning(
+            f"{input_file}: {found.replaced_percent:.1f} % of its words are not in the dictionary, such as "
+            f"{next(iter(found.replaced))}: is it raw text, or cut into pieces by another model than the training text?"
+        )
 
 
 @after(Trainer, "state_dict")

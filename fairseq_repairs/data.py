@@ -14,9 +14,12 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
+from fairseq_repairs.files import require_regular
 from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
+
+MOST_BYTES = 1 << 28  # of a dictionary
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
@@ -71,6 +74,13 @@ def load_dictionaries_of_every_class(
 def read_huffman_codes(unpad: Callable, coder: huffman_coder.HuffmanCoder, a: bitarray) -> bitarray:
     """Reads data of `--dataset-impl huffman`, for which fairseq calls a function that bitarray has removed."""
     return a[: a.find(1, right=True)]  # padding is a one, then zeros
+
+
+@before(Dictionary, "add_from_file")
+def read_regular_dictionaries(dictionary: Dictionary, f: Any) -> None:
+    """Rejects a dictionary that may have no end, such as a pipe or a device; fairseq reads all of it at once."""
+    if isinstance(f, str):
+        require_regular(f, MOST_BYTES)
 
 
 def drops_last_batch() -> bool:

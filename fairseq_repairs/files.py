@@ -1,6 +1,7 @@
-"""Writing files so that a kill or a full disk leaves the old one, and finding damaged ones."""
+"""Writing files so that a kill or a full disk leaves the old one, and finding damaged and endless ones."""
 
 import contextlib
+import math
 import os
 import pickle
 import zipfile
@@ -52,6 +53,26 @@ def atomic_write(path: str | Path) -> Iterator[PartialFile]:
         if part is not None and part.error is not None:
             raise part.error from error
         raise
+
+
+def require_regular(path: str | Path, most: float = math.inf) -> None:
+    """Raises ValueError for something other than a file, such as a pipe, which may never end, and for a larger one."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path}: must be a file, not a folder, a pipe or a device")
+    if os.path.exists(path) and os.path.getsize(path) > most:
+        raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {most:,}")
+
+
+def require_plain(path: str | Path) -> None:
+    """Raises ValueError unless it is a file, or none; and for an archive that unpacks to more than its own size.
+
+    torch never compresses a checkpoint.
+    """
+    require_regular(path)
+    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        unpacked = sum(part.file_size for part in archive.infolist())
+        if unpacked > os.path.getsize(path):
+            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
 
 
 def damage(path: str | Path) -> str | None:

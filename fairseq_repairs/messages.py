@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,14 +14,23 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.trainer import Trainer
+from omegaconf import MissingMandatoryValue
 
+from fairseq_repairs.arguments import FEW, parser_of
+from fairseq_repairs.checkpoints import load_safely, model_options
 from fairseq_repairs.commands import is_fairseq_command
 from fairseq_repairs.replace import at_once, before, in_groups, instead
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
+# torch's words for an embedding with another number of symbols.
+EMBEDDING = re.compile(
+    r"size mismatch for (?P<side>\w*)[\w.]*embed_tokens\.weight: .*?\[(?P<there>\d+)(?P<width>, \d+)\].*?"
+    r"\[(?P<here>\d+)(?P=width)\]"
+)
 
 
 def print_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -51,7 +61,9 @@ def print_errors_in_one_line() -> None:
 def one_line(error: BaseException) -> str:
     """An error's message in one line, with the error's type if the message is unclear without it."""
     text = str(error)
-    if isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
+    if isinstance(error, MissingMandatoryValue):  # as of --bpe sentencepiece
+        text = f"--{str(error.key).replace('_', '-')}: must be given"
+    elif isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -75,8 +87,52 @@ def name_weights_that_do_not_fit(load: Callable, filenames: Sequence[str], *args
         first, _, wrong = without_lists(error).partition("\n")
         if " loading state_dict for " not in first:
             raise
-        wrong = " ".join(wrong.split())
-        raise ValueError(f"{os.pathsep.join(map(str, filenames))}: does not fit its model: {wrong}") from error
+        wrong = _other_dictionary(str(error)) or f"does not fit its model: {' '.join(wrong.split())}"
+        raise ValueError(f"{os.pathsep.join(map(str, filenames))}: {wrong}") from error
+
+
+@instead(Trainer, "load_checkpoint")
+def name_cause_of_weights_that_do_not_fit(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
+    """Names the dictionary or the options because of which a checkpoint does not fit the model that is trained."""
+    try:
+        return load(trainer, filename, *args, **kwargs)
+    except Exception as error:
+        cause = error.__context__
+        if type(error) is not Exception or " loading state_dict for " not in str(cause):
+            raise
+        wrong = _other_dictionary(str(cause)) or _other_options(filename, trainer.cfg.model)
+        if wrong is None:
+            raise
+        raise ValueError(f"{filename}: {wrong}") from cause
+
+
+def _other_dictionary(said: str) -> str | None:
+    """What to do if torch names an embedding with another number of symbols."""
+    found = EMBEDDING.search(said)
+    if found is None:
+        return None
+    side = {"encoder": " source", "decoder": " target"}.get(found["side"], "")
+    return (
+        f"was trained with a{side} dictionary of {int(found['there']):,} symbols, but the data's has "
+        f"{int(found['here']):,}: binarize them with the dictionary of its training (--srcdict, --tgtdict)"
+    )
+
+
+def _other_options(filename: str, ours: Any) -> str | None:
+    """The options of the model with which a checkpoint was trained and that now differ; rates change no weights."""
+    theirs = _as_dictionary(model_options(load_safely(filename))[-1])
+    given, arch = _as_dictionary(ours), theirs.get("arch") or theirs.get("_name")
+    known = vars(parser_of(ARCH_MODEL_REGISTRY.get(arch)).parse_args([]))
+    names = ["arch", *(name for name in known if not name.endswith("dropout"))]
+    other = [name for name in names if theirs.get(name) != given.get(name)]
+    if not other:
+        return None
+    listed = ", ".join(f"--{name.replace('_', '-')} {theirs.get(name)}, now {given.get(name)}" for name in other[:FEW])
+    return f"its weights are of another model than this command's: it was trained with {listed}"
+
+
+def _as_dictionary(options: Any) -> dict[str, Any]:
+    return vars(options) if isinstance(options, Namespace) else dict(options)
 
 
 @instead(Trainer, "train_step")

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
 EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
+ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 
@@ -249,6 +250,27 @@ def note_ranks(state: dict[str, Any], *args, **kwargs) -> None:
     distributed = (state.get("cfg") or {}).get("distributed_training")
     if distributed and isinstance(state.get("extra_state"), dict):
         state["extra_state"][RANKS] = distributed["distributed_world_size"]
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def note_origin(state: dict[str, Any], *args, **kwargs) -> None:
+    """Notes the model with which a checkpoint's training began, for :func:`warn_of_unused_model`."""
+    options = (state.get("cfg") or {}).get("checkpoint")
+    if options and isinstance(state.get("extra_state"), dict):
+        state["extra_state"][ORIGIN] = options["finetune_from_model"]
+
+
+@after(Trainer, "load_checkpoint")
+def warn_of_unused_model(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
+    """Warns of a `--finetune-from-model` that fairseq silently ignores, because the folder has another training."""
+    wanted = trainer.cfg.checkpoint.finetune_from_model
+    if extra is None or wanted in (None, filename, extra.get(ORIGIN)):
+        return
+    missing = "" if PathManager.exists(wanted) else ", which does not exist,"
+    logger.warning(
+        f"--finetune-from-model {wanted}{missing} is not used: the training of {filename}, which did not begin with it, "
+        "goes on; use another --save-dir"
+    )
 
 
 @after(Trainer, "load_checkpoint")

@@ -14,12 +14,19 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_repairs.files import atomic_write, damage
-from fairseq_repairs.replace import instead
+from fairseq_repairs.replace import before, instead
 
 logger = logging.getLogger(__name__)
 
 TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
+
+
+@before(checkpoint_utils, "verify_checkpoint_directory")
+def require_folder(save_dir: str) -> None:
+    """Names a `--save-dir` that is a file; fairseq names a file `dummy` within."""
+    if os.path.isfile(save_dir):
+        raise NotADirectoryError(f"--save-dir {save_dir}: is a file, must be a folder")
 
 
 @instead(checkpoint_utils, "torch_persistent_save")

@@ -17,11 +17,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+MOST_BYTES = 1 << 28  # of a text that is read at once
+
 
 def require_regular(path: str | Path) -> None:
     """Raises OSError, with the name, if there is something other than a file: a folder, a pipe or a device."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(f"{path}: must be a file, not a folder, a pipe or a device")
+
+
+def require_plain(path: str | Path) -> None:
+    """As :func:`require_regular`; also raises OSError for an archive that unpacks to more than its size."""
+    require_regular(path)
+    with contextlib.suppress(FileNotFoundError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        unpacked = sum(part.file_size for part in archive.infolist())
+        if unpacked > os.path.getsize(path):
+            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
 
 
 @contextlib.contextmanager
@@ -133,11 +144,22 @@ def _beside(path: str | Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def read_text(path: str | Path) -> str:
+    """What a text holds. Raises OSError for what is no file, and ValueError if it is no UTF-8 or too large to read."""
+    require_regular(path)
+    if os.path.getsize(path) > MOST_BYTES:
+        raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {MOST_BYTES:,}")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be a text in UTF-8: {error}") from None
+
+
 def read_json(path: str | Path, kind: type) -> Any:
     """What a JSON file holds. Raises ValueError, with the name, if it is damaged or holds something of another kind."""
-    require_regular(path)
+    text = read_text(path)
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(text)
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(found, kind):

@@ -2,7 +2,7 @@
 # Everything that a GPU can show, in about 10 minutes and without a network: `make gpu`, or tests/gpu.sh on a machine that
 # has torch, timm, pytest with xdist, and fairseq installed. A stage that fails or runs too long does not stop those behind
 # it; the table at the end says how each went, and the exit status is the number of those that failed. Trainings run four
-# at a time, benchmarks alone and before all but the first trainings.
+# at a time. Speeds are recipes/gpu.sh's.
 #
 #   OUT      where logs and checkpoints are written (default out/gpu)
 #   UPDATES  updates of each training (default 100)
@@ -95,10 +95,6 @@ translate fp16 ringformer_base --fp16 &
 translate amp ringformer_base --amp &
 image amp ringformer_vit_small --amp bfloat16 &
 wait
-stage bench-translation 120 "$PYTHON" -m benchmarks.translation --dtype bfloat16 --tokens 4000 --rounds 3
-stage bench-language 90 "$PYTHON" -m benchmarks.language --rounds 3
-stage bench-scan 90 "$PYTHON" -m benchmarks.scan --rounds 3
-stage bench-vision 120 "$PYTHON" -m benchmarks.vision --dtype bfloat16 --batch 128 --rounds 3 --part forward --part training --part throughput
 image compile sret_t --amp bfloat16 --compile &
 LIMIT=150 translate compile ringformer_base --compile --fp16 &
 translate bf16 ringformer_base --bf16 &

@@ -2,12 +2,17 @@
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
 SIDE, CLASSES, CHANNELS, WORKERS, BATCH = 8192, 1_000_000, 1024, 256, 65_536  # the most
 LARGEST = 100_000  # whole number among a model's arguments
+LAYERS, MOST_LAYERS = ("depth", "depths", "layers", "loops"), 1000
 DEEPEST = 4  # lists within lists
 
 
@@ -48,7 +53,11 @@ def are_arguments(value: object) -> bool:
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not (isinstance(pairs, list) and is_literal(pairs, LARGEST)):
         return False
-    return all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        return False
+    return all(
+        is_literal(value, MOST_LAYERS) for name, value in pairs if name in ("depth", "depths", "layers", "loops")
+    )
 
 
 def _numbers(value: object, most: float) -> bool:
@@ -80,9 +89,45 @@ OPTIONS = {
     "crop_pct": Rule(lambda value: _numbers([value], 1) and value > 0, "must be > 0 and <= 1"),
     "mean": _COLOURS,
     "std": _COLOURS,
-    "model_kwargs": Rule(are_arguments, f"must be names and values of a model's arguments, none beyond {LARGEST}"),
+    "model_kwargs": Rule(
+        are_arguments,
+        f"must be names and values of a model's arguments, none beyond {LARGEST}, or {MOST_LAYERS} layers",
+    ),
 }
 """All options that are read from a run, whoever reads them."""
+
+
+def require_held(build: Callable[[], nn.Module], most: int, path: Path) -> None:
+    """Raises ValueError if a model has more parameters than its file or folder has bytes; builds it without memory.
+
+    A model that cannot be built so, or not at all, passes: building it tells why.
+    """
+    try:
+        with torch.device("meta"):
+            model = build()
+    except Exception:
+        return
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if size > most:
+        raise ValueError(f"{path}: its options describe a model of {size:,} parameters: has room for {most:,} at most")
+
+
+def require_held_tensors(part: Any, file: str | Path) -> None:
+    """Raises ValueError for a tensor of more numbers than its file has bytes, which strides of 0 allow.
+
+    Args:
+        part: of a checkpoint; dictionaries and lists in any depth, which may hold themselves.
+        file: of the checkpoint.
+    """
+    seen, waiting, most = set(), [part], os.path.getsize(file)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            if one.layout != torch.strided or one.is_meta or one.numel() > most:
+                raise ValueError(f"{file}: has {most:,} bytes: does not hold a tensor of shape {tuple(one.shape)}")
+        elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
+            seen.add(id(one))
+            waiting += one.values() if isinstance(one, dict) else one
 
 
 def is_torchs(dataset: object) -> bool:

@@ -9,11 +9,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from recurrence.errors import misfit
-from recurrence.files import read_json, require_regular
+from recurrence.files import read_json, require_plain
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._config import near
 from timm_plugin._removed import OF_TRAINING
-from timm_plugin._saved import OPTIONS, is_whole, options_of
+from timm_plugin._saved import OPTIONS, is_whole, options_of, require_held, require_held_tensors
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
@@ -74,7 +74,16 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
 
 
 def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) -> nn.Module:
-    """The model with the weights of a file or folder; raises ValueError if they cannot be read, or do not fit it."""
+    """The model with the weights of a file or folder.
+
+    Raises:
+        ValueError: they cannot be read, or do not fit the model, or it is larger than they are.
+        OSError: there is no such file, or there is a pipe or a device.
+    """
+    files = [file for file in path.iterdir() if not file.is_dir()] if path.is_dir() else [path]
+    for file in files:
+        require_plain(file)
+    require_held(lambda: timm.create_model(name, **kwargs), sum(file.stat().st_size for file in files), path)
     try:
         return timm.create_model(name, **source, **kwargs).eval()
     except (*MALFORMED, SafetensorError) as error:
@@ -91,7 +100,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         ValueError: it cannot be read, or a part of it is of another type than trainers write.
         OSError: if there is no such file.
     """
-    require_regular(path)
+    require_plain(path)
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:
@@ -104,6 +113,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
         no_epoch = name == "epoch" and not (is_whole(value) and value >= 0)
         if no_epoch or not isinstance(value, kind):
             raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
+    require_held_tensors(found, path)
     return found
 
 

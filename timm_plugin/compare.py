@@ -13,7 +13,9 @@ import argparse
 import itertools
 import json
 import re
+import statistics
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
@@ -38,6 +40,9 @@ from timm_plugin.train import Trainer
 from timm_plugin.training import options
 from timm_plugin.training.build import build
 
+UPSTREAM = ("pandas", "timm.data", "timm.models", "timm.optim", "timm.scheduler", "timm.task", "torchvision")
+IMAGES = re.compile(r"([\d,]+) training images")
+WARM_UP, TIMED = 2, 5  # batches
 BY_TRAINER = ("img_size", "num_classes")  # which the trainer sets
 
 
@@ -137,6 +142,24 @@ class ImageComparison(Comparison):
         score = python_step("score", ["timm_plugin.accuracy", folder, *own], [], _scored)
         return [python_step("train", train, flags, _trained), score]
 
+    @property
+    def imports(self) -> Sequence[str]:
+        """On a CPU, timm, but not the plugin."""
+        return UPSTREAM if self.args.device == "cpu" else ()
+
+    def seconds(self, row: Row) -> float:
+        given = [*row.flags, "--output", self.args.output]
+        args = options.parser("").parse_args(given)
+        trainer = Trainer(args, utils.init_distributed_device(args))
+        trainer.task.train()
+        taken = []
+        for images, targets in itertools.islice(trainer.train_loader, WARM_UP + TIMED):
+            begin = time.perf_counter()
+            trainer.learn(images, targets, last=True)
+            taken.append(time.perf_counter() - begin)
+        batches = trainer.updates * args.grad_accum_steps
+        return args.epochs * batches * statistics.median(taken[WARM_UP:] or taken)
+
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length; its warm-up is in proportion, and so always shorter."""
         if length is None:
@@ -161,13 +184,14 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     options.add_depth(parser)
 
 
-def _trained(folder: Path, _: str) -> Values:
+def _trained(folder: Path, log: str) -> Values:
     """Epochs, the seconds that they took, without evaluation, and the last loss on --val-split."""
     import pandas as pd
 
     table = pd.read_csv(folder / "summary.csv")
     seconds, loss = float(table["train_seconds"].sum()), float(table["eval_loss"].iloc[-1])
-    return {"epochs": len(table), "seconds": seconds, "validation": loss}
+    images = len(table) * int(IMAGES.search(log)[1].replace(",", ""))
+    return {"epochs": len(table), "seconds": seconds, "images/s": images / seconds, "validation": loss}
 
 
 def _scored(_: Path, log: str) -> Values:
@@ -190,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for lr, seed in itertools.product(rates, args.seeds):
             options.check(Namespace(**{**vars(given), "lr": lr, "seed": seed}))
         compare(comparison, args)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -19,13 +19,14 @@ import numpy as np
 import safetensors.torch
 from PIL import Image
 from timm.data import auto_augment, dataset
-from timm.data.readers import reader_wds
+from timm.data.readers import reader_image_folder, reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
 from torch import Tensor
 
 from recurrence import files
 from timm_plugin._compat import load_checkpoint_metadata
+from timm_plugin._saved import require_held_tensors
 
 SKIPPING = "TIMM_DATASET_MAX_RETRIES"  # timm's variable: the number of unreadable images that may be skipped
 REMEDY = f"remove what is damaged, or set {SKIPPING}=10 to use the next image instead, after up to 9 in a row"
@@ -131,7 +132,8 @@ def checkpoint_errors() -> None:
 
 def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
     try:
-        return _load_or_name.__wrapped__(path, *args, **kwargs)
+        files.require_plain(path)
+        found = _load_or_name.__wrapped__(path, *args, **kwargs)
     except FileNotFoundError:
         raise
     except (EOFError, KeyError, OSError, RuntimeError, pickle.UnpicklingError) as error:
@@ -139,12 +141,18 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
         reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
         raise RuntimeError(f"{message}. {error}") from error
+    try:
+        require_held_tensors(found, path)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from None
+    return found
 
 
 def _load_tensors(path: str | Path, *args, **kwargs) -> dict[str, Tensor]:
+    files.require_regular(path)
     try:
         return safetensors.torch.load_file(path, *args, **kwargs)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, MemoryError) as error:  # the latter if it cannot be mapped
         raise RuntimeError(f"{path}: truncated, or no safetensors: {error}") from error
 
 
@@ -186,6 +194,16 @@ def reject_unreadable_images() -> None:
     """
     if SKIPPING not in os.environ:
         dataset.Image = SimpleNamespace(open=_open_and_read)
+        reader_image_folder.open = _open_regular  # hides the built-in function in this module only
+
+
+def _open_regular(path: str, *args, **kwargs) -> Any:
+    """Opens a file, but no pipe or device, which may have no end. timm catches an OSError, but no ValueError."""
+    try:
+        files.require_regular(path)
+        return open(path, *args, **kwargs)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read as an image: {error}") from error
 
 
 def _open_and_read(file: Any, *args, **kwargs) -> Image.Image:

@@ -5,24 +5,17 @@ its caches. Both are dynamic in the batch, the source and the past, and read the
 every tensor stands once, however often its block runs and whichever of the two needs it.
 """
 
-import contextlib
-import io
 import json
-import logging
 import shutil
-import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from fairseq.data import Dictionary
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -30,10 +23,10 @@ from fairseq_plugin.language_model import LanguageModel
 from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.papers.kausik import RecurrentStack
 from recurrence.papers.streaming import LayerState
+from recurrence.weights.onnx import export as export_module
 
 WEIGHTS, ABOUT, PIECES = "weights.bin", "model.json", "pieces.model"
 SMALLEST = 1024  # bytes of a tensor that moves to the file of weights
-OPSET = 20
 
 
 class Source(nn.Module):
@@ -211,79 +204,7 @@ def export(graph: Graph, int8: bool = False) -> onnx.ModelProto:
     if isinstance(graph.module, RecurrentStep):  # whose state are variable arguments
         shapes = [shapes[0], tuple(shapes[1:])]
     arguments = dict(input_names=list(graph.inputs), output_names=graph.outputs, dynamic_shapes=tuple(shapes))
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        path = Path(folder) / "graph.onnx"
-        program = torch.onnx.export(
-            graph.module.eval(),
-            tuple(graph.inputs.values()),
-            dynamo=True,
-            opset_version=OPSET,
-            verbose=False,
-            **arguments,
-        )
-        program.save(path)
-        made = onnx.load(path)
-    for node in made.graph.node:  # where in the code each comes from, which is longer than small models
-        node.ClearField("metadata_props")
-    made.graph.ClearField("value_info")
-    _transpose_once(made.graph, copies=int8)
-    return _in_eight_bits(made) if int8 else made
-
-
-def _in_eight_bits(made: onnx.ModelProto) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        path = Path(folder) / "graph.onnx"
-        kinds, flat = ["MatMul", "Gather"], {tensor.name for tensor in made.graph.initializer if len(tensor.dims) == 2}
-        # Level signals are a stack of matrices, which onnxruntime cannot multiply with a zero point per channel.
-        stacks = [node.name for node in made.graph.node if node.op_type == "MatMul" and node.input[1] not in flat]
-        quantize_dynamic(
-            made,
-            path,
-            weight_type=QuantType.QInt8,
-            op_types_to_quantize=kinds,
-            per_channel=True,
-            nodes_to_exclude=stacks,
-        )
-        return onnx.load(path)
-
-
-def _transpose_once(graph: onnx.GraphProto, copies: bool) -> None:
-    """Stores a matrix that every pass transposes, as it is read.
-
-    Not an embedding that is also the output matrix, and is read in both forms, unless copies are allowed: a product
-    is only quantised with a matrix that is stored as it is read.
-    """
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    for name, tensor in tensors.items():
-        nodes = [node for node in readers.get(name, []) if node.op_type == "Transpose"]
-        alone = len(nodes) == len(readers.get(name, []))
-        if len(tensor.dims) != 2 or not nodes or not (alone or copies):
-            continue
-        matrix, stored = np.ascontiguousarray(onnx.numpy_helper.to_array(tensor).T), f"{name}.transposed"
-        graph.initializer.append(onnx.numpy_helper.from_array(matrix, stored))
-        for node in nodes:
-            for reader in readers.get(node.output[0], []):
-                reader.input[list(reader.input).index(node.output[0])] = stored
-            graph.node.remove(node)
-        if alone:
-            graph.initializer.remove(tensor)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Within the context, the exporter neither reports its steps nor warns."""
-    level = logging.getLogger().manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
+    return export_module(graph.module, list(graph.inputs.values()), int8, **arguments)
 
 
 def write(
@@ -308,7 +229,8 @@ def write(
         ValueError: see :func:`check`.
     """
     check(model, args)
-    made, weights, state = graphs(model.eval().float()), Weights(), {}
+    model.eval()  # which returns nothing in a model that fairseq has prepared for generation
+    made, weights, state = graphs(model.float()), Weights(), {}
     for graph in made:
         program = export(graph, int8)
         weights.move(program)

@@ -16,11 +16,12 @@ Differs from fairseq: see :class:`Subsampler`.
 import math
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq import hub_utils
+from fairseq import checkpoint_utils, hub_utils
 from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.models.speech_to_text.s2t_transformer import Conv1dSubsampler
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from fairseq_plugin.embedding import dropout_rate
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_as
 from fairseq_plugin.options import like, option
 from fairseq_plugin.register import register_family, size
+from fairseq_repairs.messages import without_lists
 from recurrence.errors import FieldError
 from recurrence.parts import Dropout
 from recurrence.position import Table, halved
@@ -153,6 +155,7 @@ class SpeechOptions(ParameterSharingOptions):
 
     conv_channels: int = option(1024, "hidden width of the convolutions (their gates halve it)")
     conv_kernel_sizes: str = option("5,5", "one odd size per convolution, K,K; each halves the number of frames")
+    load_pretrained_encoder_from: str | None = option(None, "begin with the encoder of this checkpoint")
     input_feat_per_channel: int | None = option(None, least=1)
     input_channels: int | None = option(None, least=1)
     speaker_to_id: Any = option(None)
@@ -207,8 +210,22 @@ class SpeechToText(ParameterSharing):
         return super().inputs(args, side, embedding, most)
 
     @classmethod
+    def _build(cls, args, task):
+        model, path = super()._build(args, task), args.load_pretrained_encoder_from
+        if path:
+            try:
+                checkpoint_utils.load_pretrained_component_from_model(model.encoder, path)
+            except RuntimeError as error:
+                raise FieldError("load_pretrained_encoder_from", path, without_lists(error)) from error
+            args.load_pretrained_encoder_from = None  # the checkpoint's weights hold it
+        return model
+
+    @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
+        path = args.load_pretrained_encoder_from
+        if path and not Path(path).is_file():
+            raise FieldError("load_pretrained_encoder_from", path, "must be a checkpoint; there is no such file")
         if cls.position_kind(args, "encoder") == "learned":
             raise FieldError("position", "learned", "not for speech, whose frames have no largest number")
         for name in ("input_feat_per_channel", "input_channels"):  # the task sets them from the data's configuration

@@ -7,17 +7,25 @@ symbolic links to the images in the same folders of IMAGENET.
 """
 
 import argparse
-import json
 from pathlib import Path
+
+from recurrence.files import read_json
 
 
 def pick(listed: dict[str, dict[str, list[str]]], imagenet: Path, output: Path) -> dict[str, int]:
     """Links every listed image and returns the number of images per split.
 
     Raises:
-        ValueError: if the splits have different classes.
+        ValueError: if the splits have different classes, or a class or a file is not the name of one.
         FileNotFoundError: if an image is missing.
     """
+    for split in ("train", "val"):
+        if not isinstance(listed.get(split), dict):
+            raise ValueError(f"{split}: must list the files of each class")
+        for name, files in listed[split].items():
+            for one in (name, *files) if isinstance(files, list) else (None,):
+                if not isinstance(one, str) or Path(one).name != one:  # which could lead anywhere
+                    raise ValueError(f"{split}: {name}: {one!r}: must be the name of a file of that class")
     if listed["train"].keys() != listed["val"].keys():
         raise ValueError("train and val list different classes: must be the same")
     for split in ("train", "val"):
@@ -38,7 +46,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write")
     args = parser.parse_args()
     try:
-        listed = json.loads(args.list.read_text(encoding="utf-8"))
+        listed = read_json(args.list, dict)
         counts = pick(listed, args.imagenet, args.output)
     except (OSError, ValueError) as error:
         parser.error(str(error))

@@ -5,16 +5,28 @@ python segment.py encode MODEL TEXT PIECES
 """
 
 import argparse
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import sentencepiece
+
+MOST_UNKNOWN = 0.01
 
 
 def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
     """Trains a sentencepiece model of at most `pieces` pieces.
 
     The character coverage is 1, so that no training text has unknown characters.
+
+    Raises:
+        ValueError: if the model's folder is missing, or a text is not UTF-8.
     """
+    if not model.parent.is_dir():
+        raise ValueError(f"{model.parent}: no such folder, in which {model.name} would be written")
+    for file in files:
+        for _ in lines_of(file):
+            pass
     sentencepiece.SentencePieceTrainer.train(
         input=[str(file) for file in files],
         model_prefix=str(model.with_suffix("")),
@@ -24,14 +36,35 @@ def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
         hard_vocab_limit=False,
         minloglevel=1,
     )
+    found = len(sentencepiece.SentencePieceProcessor(model_file=str(model)))
+    if found < pieces:
+        print(f"{model}: has {found} pieces, not {pieces}: the text has no more", file=sys.stderr)
 
 
 def encode(model: Path, text: Path, pieces: Path) -> None:
-    """Writes the pieces of each line of text, separated by spaces."""
+    """Writes the pieces of each line of text, separated by spaces. Raises ValueError if it is not UTF-8."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    with text.open(encoding="utf-8", newline="\n") as lines, pieces.open("w", encoding="utf-8") as output:
-        for line in lines:
-            output.write(" ".join(processor.encode(line.rstrip("\n"), out_type=str)) + "\n")
+    count, unknown = 0, 0
+    with pieces.open("w", encoding="utf-8") as output:
+        for line in lines_of(text):
+            found = processor.encode(line.rstrip("\n"), out_type=str)
+            count, unknown = (
+                count + len(found),
+                unknown + sum(map(processor.is_unknown, map(processor.piece_to_id, found))),
+            )
+            output.write(" ".join(found) + "\n")
+    if unknown > MOST_UNKNOWN * count:
+        print(f"{text}: {model} does not know {unknown} of {count} pieces: a model of other data?", file=sys.stderr)
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a text. Raises ValueError with the number of a line that is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.decode()
+            except UnicodeDecodeError:
+                raise ValueError(f"{path}, line {number}: must be UTF-8") from None
 
 
 def main() -> None:

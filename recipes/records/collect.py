@@ -15,6 +15,8 @@ from pathlib import Path
 
 from results_csv import METRICS, append
 
+from recurrence.files import read_json
+
 # The checkpoint that was scored is the first of these that exists.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
 # What core parameters leave out: word embeddings, positions, convolutions of speech, the output layer, and buffers.
@@ -102,9 +104,12 @@ def core_parameters(checkpoint: Path) -> int:
 
 def described(run: Path, record: dict) -> dict:
     """A line of results without its metric: the record, the training, and the environment."""
-    environment = json.loads((run / "env.json").read_text())
-    device = {"device": environment["device"], "torch": environment["packages"]["torch"]}
-    return record | training(run) | device | {"commit": environment["commit"]}
+    environment = read_json(run / "env.json", dict)
+    try:
+        known = {"device": environment["device"], "torch": environment["packages"]["torch"]}
+        return record | training(run) | known | {"commit": environment["commit"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{run}: env.json or summary.csv has no {error}") from None
 
 
 def success(run: Path, results: Path, record: dict) -> None:
@@ -113,7 +118,7 @@ def success(run: Path, results: Path, record: dict) -> None:
     Args:
         record: table, row, arch, scale, seed and cmd.
     """
-    scores, line = json.loads((run / "scores.json").read_text()), described(run, record)
+    scores, line = read_json(run / "scores.json", dict), described(run, record)
     line["params"] = line["params"] or scores.get("params")
     checkpoints = [run / name for name in CHECKPOINTS if (run / name).exists()]
     if checkpoints:

@@ -5,6 +5,8 @@ import io
 import tempfile
 from pathlib import Path
 
+from recurrence.files import read_text
+
 COLUMNS = ["table", "row", "arch", "scale", "seed", "metric", "value", "signature", "paper_value"]
 COLUMNS += ["params", "core_params", "updates", "wall_s", "device", "torch", "commit", "cmd"]
 STEPS, CELLS = (1, 2, 4, 6, 8, 10, 12, 16, 23, 24, 47, 48), (32, 48, 96)
@@ -80,7 +82,7 @@ def read(path: Path) -> list[dict]:
     Raises:
         ValueError: the columns are not COLUMNS.
     """
-    lines = path.read_text(encoding="utf-8").rpartition("\n")[0]  # without one that a full disk has cut
+    lines = read_text(path).rpartition("\n")[0]  # without one that a full disk has cut
     reader = csv.DictReader(io.StringIO(lines))
     if reader.fieldnames != COLUMNS:
         raise ValueError(f"{path}: columns {reader.fieldnames}, must be {COLUMNS}")

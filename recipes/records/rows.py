@@ -2,7 +2,7 @@
 
 A file has the paper's name, settings that its rows share, and its tables: columns, rows and every published cell, as
 printed. A row with an architecture can be run (or counted), a row without one is only shown; a row without a label is
-not in the paper. recipes/README.md describes the keys; kinds.py has those of a row's settings.
+not in the paper. recipes/README.md describes the keys; kinds those of a row's settings.
 """
 
 import difflib
@@ -16,6 +16,8 @@ from pathlib import Path
 from kinds import KINDS
 from kinds.base import PARTS, SWITCHES, Kind
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from recurrence.files import read_text
 
 try:
     import tomllib
@@ -310,8 +312,8 @@ def read(folder: Path) -> Paper:
     """
     file = f"{folder.name}/tables.toml"
     try:
-        entry = tomllib.loads((folder / "tables.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        entry = tomllib.loads(read_text(folder / "tables.toml"))
+    except (OSError, ValueError) as error:  # of TOML, too
         raise TableError(f"{file}: {error}") from error
     common = {key: entry.pop(key) for key in ("paper", "left_out") if key in entry}
     shared = sections(file, entry.pop("settings", {}))

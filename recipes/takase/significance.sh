@@ -5,7 +5,7 @@
 source "$(dirname "$0")/../common.sh"
 
 runs sacrebleu takase/table1 generate universal sequence cycle cycle_rev sequence_18 cycle_18 cycle_rev_18
-# The references of the test sets that recipes/commands/translation.sh decodes.
+# The references of the test sets that recipes/records/kinds/translation.py decodes.
 declare -A REFERENCE
 if [ "$SCALE" = paper ]; then
     for year in {0..6}; do REFERENCE[newstest201$year]=$OUT/data/wmt16_en_de/raw/test${year#0}.de; done

@@ -1,6 +1,7 @@
 """The command line that both comparisons share: its options, and what it does with them."""
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import re
@@ -14,6 +15,7 @@ from recurrence.comparison.controls import Controls
 from recurrence.comparison.rows import ROWS, Length, Row, Score
 from recurrence.comparison.runs import Command, Run, Runner, Step, Values, ended_by_signals, locked
 
+LOGS = "ROW/seedN/train.log and score.log in the folder of --output"
 NEEDS = "needs pandas, scipy, matplotlib and tabulate: pip install 'recurrent-transformers[compare]'"
 
 
@@ -24,8 +26,11 @@ class Comparison(ABC):
         length: in what the length of a training is counted, "updates" or "epochs".
         diverged: what the log of a training that diverged contains.
         controls: the command lines of the rows.
+        imports: modules that all commands import, if starting them takes a while in comparison to running them; none
+            of them may look at the command.
     """
 
+    imports: Sequence[str] = ()
     length: str
     diverged: re.Pattern
     controls: Controls
@@ -49,6 +54,10 @@ class Comparison(ABC):
             folder: of the run.
             length: of the training; None for that of the flags.
         """
+
+    @abstractmethod
+    def seconds(self, row: Row) -> float:
+        """How long a training takes on this machine, by a few updates; infinite if its length is not given."""
 
     def rows(self, names: Sequence[str]) -> list[Row]:
         """The rows of these names; those with the same flags are the same model, which is counted once.
@@ -129,28 +138,49 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error}; a comparison {NEEDS}") from None
     rows, output = comparison.rows(args.rows), Path(args.output)
-    print(report.planned(rows, comparison.score), flush=True)
+    print(report.planned(rows, comparison.score), *report.warnings(rows[0]), sep="\n\n", flush=True)
     if args.dry_run:
-        for run in _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output):
-            print(
-                f"\n# {run.row}, seed {run.seed}",
-                *(command for step in run.steps for command in step.commands),
-                sep="\n",
-            )
-        if args.rates:
-            print("\n# then each row with every seed, at its best rate")
-        if "time" in args.rows:
-            print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
+        _show(comparison, rows, args, output)
         return
     ended_by_signals()
     with locked(output / ".lock", f"--output={output}: another comparison is running there, or a command of one"):
-        runner = Runner(args.jobs)
-        rows = _tuned(comparison, rows, args, output, runner)
-        results = _results(comparison, rows, args.seeds, output, runner)
+        with contextlib.closing(Runner(args.jobs, imports=comparison.imports)) as runner:
+            runner.trainings = sum(_trainings(rows, args).values())
+            rows = _tuned(comparison, rows, args, output, runner)
+            results = _results(comparison, rows, args.seeds, output, runner)
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
-    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this.")
+    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this; the logs are {LOGS}.")
     _end_at_failures(list(results.values()))
+
+
+def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace, output: Path) -> None:
+    """Prints the commands, and about how long they take."""
+    for run in _trials(comparison, rows, args, output) or _planned(comparison, rows, args.seeds, output):
+        commands = [command for step in run.steps for command in step.commands]
+        print(f"\n# {run.row}, seed {run.seed}", *commands, sep="\n")
+    if args.rates:
+        print("\n# then each row with every seed, at its best rate")
+    if "time" in args.rows:
+        print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
+    numbers = _trainings(rows, args)
+    minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name != "time"}
+    said = [f"{name} {numbers[name]} x {each:,.1f}" for name, each in minutes.items()]
+    if "time" in numbers:
+        minutes["time"] = minutes["looped"]
+        said.append(f"time {numbers['time']} x as long as looped")
+    total = sum(numbers[name] * each for name, each in minutes.items())
+    print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}")
+    print(
+        f"# about {total:,.0f} minutes ({', '.join(said)}), by a few updates of each; validation and scoring take more"
+    )
+
+
+def _trainings(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, int]:
+    """How many trainings each row has, in the order of the rows; with `--rates`, one of the trials is its first."""
+    tried = max(1, len(args.rates)) + len(args.seeds) - 1
+    trained = [row.name for row in rows if _trained_as(row, rows) == row.name]
+    return {name: len(args.seeds) if name == "time" else tried for name in trained}
 
 
 def _end_at_failures(results: Sequence[Values]) -> None:

@@ -22,6 +22,7 @@ from recurrence.files import atomic_write, write_text
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 CONFIDENCE = 0.95
 HEADROOM = 3  # standard errors by which depth must gain
+MOST = 0.5  # of the parameters
 PUBLISHED_EXPONENT = 0.46  # of language models, arXiv:2604.21106
 RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "inference", "failure")
 
@@ -123,6 +124,17 @@ def planned(rows: Sequence[Row], score: Score) -> str:
         for row in rows
     }
     return _markdown(lines)
+
+
+def warnings(looped: Row) -> list[str]:
+    """What to know before anything is trained, a sentence each."""
+    share = looped.embedded / looped.parameters
+    if share <= MOST:
+        return []
+    return [
+        f"Warning: {looped.embedded:,} of the {looped.parameters:,} parameters of `looped` ({share:.0%}) are embeddings, "
+        "which no loop makes fewer. With fewer symbols or wider layers, looping saves more."
+    ]
 
 
 def shown(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> str:

@@ -33,6 +33,7 @@ class Row:
     operations: int  # multiply-accumulates of a forward pass over one example
     megabytes: float  # size of its weights in float32
     rate: float = math.nan  # learning rate, if it was tuned
+    embedded: int = 0  # how many of the parameters belong to symbols: embeddings and an output layer of its own
 
 
 def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable[[], object]) -> Row:
@@ -47,7 +48,21 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
     blocks, passes = sum(len(loop.blocks) for loop in loops), sum(loop.passes for loop in loops)
     with no_grad(), sdpa_kernel(SDPBackend.MATH):  # PyTorch's counter knows no fused attention of a CPU
         operations = count.flops(forward) // 2
-    return Row(name, tuple(flags), blocks, passes, count.stored(model), operations, count.megabytes(model))
+    embedded = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) or name.endswith("output_projection")
+    ]
+    return Row(
+        name,
+        tuple(flags),
+        blocks,
+        passes,
+        count.stored(model),
+        operations,
+        count.megabytes(model),
+        embedded=count.stored(nn.ModuleList(embedded)),
+    )
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recurrence.files import make_folder, open_in_place, remove, replace, write_text
+from recurrence.comparison.starter import Starter
+from recurrence.files import make_folder, open_in_place, read_json, remove, replace, write_text
 
 Values = dict[str, Any]
+COUNTS = ("updates", "epochs")
+UNITS = {"seconds": " s", "decoding": " s", "inference": " s"}
 PAUSE = 0.1  # seconds between two looks at a log
 
 
@@ -69,11 +72,27 @@ class Run:
 
     def finished(self, step: Step) -> Values | None:
         """The result of an earlier call with the same flags; None if there is none."""
-        result, begun = self.folder / f"{step.name}.json", self.folder / f"{step.name}.flags"
-        flags = json.loads(begun.read_text()) if begun.exists() else ()
-        if not result.exists() or _options(flags) != _options(step.flags):
+        result = self.folder / f"{step.name}.json"
+        if not result.exists() or _options(self.begun(step) or ()) != _options(step.flags):
             return None
-        return json.loads(result.read_text())
+        values = read_json(result, dict)
+        for name, value in values.items():
+            kind = str if name in ("failure", "step") else (int, float)
+            if not isinstance(value, kind):
+                raise ValueError(
+                    f"{result}: {name} is {str(value)[:100]}: must be a {'text' if kind is str else 'number'}"
+                )
+        return values
+
+    def begun(self, step: Step) -> list[str] | None:
+        """The flags with which an earlier call began a step; None if there are none."""
+        path = self.folder / f"{step.name}.flags"
+        if not path.exists():
+            return None
+        flags = read_json(path, list)
+        if not all(isinstance(word, str) for word in flags):
+            raise ValueError(f"{path}: must hold a list of words")
+        return flags
 
     @property
     def is_finished(self) -> bool:
@@ -89,30 +108,28 @@ class Runner:
     Args:
         jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
         show: gets each line that a command adds to the log of its step.
+        imports: modules that the commands import, to start `python -m` faster; see :mod:`recurrence.comparison.starter`.
+        trainings: how many there are in all, for the time that is left.
     """
 
     jobs: int = 1
     show: Callable[[str], None] | None = None
+    imports: Sequence[str] = ()
+    trainings: int = 0
+    trained: set[Path] = field(default_factory=set)  # folders of runs whose training has ended
+    began: float = field(default_factory=time.monotonic)
+    timed: int = 0  # trainings since then
+    starters: list[Starter] = field(default_factory=list)  # those without a command
     ended: threading.Event = field(default_factory=threading.Event)
     processes: set[subprocess.Popen] = field(default_factory=set)
 
     def carry_out(self, runs: Sequence[Run]) -> list[Values]:
         """The results of these runs, see :meth:`result_of`; ValueError as by :func:`check_begun`."""
         check_begun(runs)
-        waiting, done, begin = [run for run in runs if not run.is_finished], [], time.monotonic()
-
-        def carried_out(run: Run) -> Values:
-            values = self.result_of(run)
-            if run in waiting:
-                done.append(run)
-                left = (time.monotonic() - begin) / len(done) * (len(waiting) - len(done)) / 60
-                if left:
-                    print(f"{len(done)} of {len(waiting)} runs; about {left:,.0f} minutes left", file=sys.stderr)
-            return values
-
+        self.trained |= {run.folder for run in runs if run.finished(run.steps[0]) is not None}
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
-                return list(pool.map(carried_out, runs))
+                return list(pool.map(self.result_of, runs))
             except BaseException:
                 self.end()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -132,11 +149,21 @@ class Runner:
                 logged = f", logged in {run.folder / step.log}" if step.log else ""
                 _say(run, f"{step.name}{logged} ...")
                 values = self.attempt(run, step)
-                _say(run, f"{step.name}: {_shown(values)}")
+                _say(run, f"{step.name}: {_shown(values)}{self.left(run)}")
             found.update(values)
             if "failure" in found:
                 break
         return found
+
+    def left(self, run: Run) -> str:
+        """How many trainings have ended with that of this run, and about how long the others take."""
+        if not self.trainings or run.folder in self.trained:
+            return ""
+        self.trained.add(run.folder)
+        self.timed += 1
+        left = self.trainings - len(self.trained)
+        minutes = (time.monotonic() - self.began) / self.timed * left / 60
+        return f" (training {len(self.trained)} of {self.trainings}; about {minutes:,.0f} minutes left)"
 
     def attempt(self, run: Run, step: Step) -> Values:
         """Carries out a step, and keeps its result."""
@@ -178,7 +205,9 @@ class Runner:
         if self.ended.is_set():
             return -signal.SIGTERM
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.jobs))
-        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **os.environ}
+        environment = {"OMP_NUM_THREADS": threads, **os.environ}  # MKL and oneDNN follow OpenMP
+        if self.imports and log and command.output is None and command.words[:2] == (sys.executable, "-m"):
+            return self.fork(command, log, environment)
         part = command.output and command.output.with_name(command.output.name + ".part")
         if part:
             remove(part)
@@ -202,6 +231,24 @@ class Runner:
         if part and not status:
             replace(part, command.output)
         return status
+
+    def fork(self, command: Command, log: Path, environment: Mapping[str, str]) -> int:
+        """As :meth:`run`, in a fork of a process that has imported what the command needs."""
+        starter = self.starters.pop() if self.starters else Starter(self.imports, environment)
+        self.processes.add(starter.process)
+        if self.ended.is_set():
+            self.end()
+        try:
+            return starter.run(command.words[2:], log)
+        finally:
+            self.processes.discard(starter.process)
+            if starter.lives:
+                self.starters.append(starter)
+
+    def close(self) -> None:
+        """Ends the processes that start commands."""
+        while self.starters:
+            self.starters.pop().close()
 
     def end(self) -> None:
         """Ends all commands; none starts any more."""
@@ -232,8 +279,8 @@ def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
 def check_begun(runs: Sequence[Run]) -> None:
     """Raises ValueError if a training was begun with other flags, before any is started."""
     for run in runs:
-        begun, now = run.folder / f"{run.steps[0].name}.flags", run.steps[0].flags
-        changed = _options(now) ^ _options(json.loads(begun.read_text()) if begun.exists() else now)
+        begun, now = run.begun(run.steps[0]), run.steps[0].flags
+        changed = _options(now) ^ _options(now if begun is None else begun)
         if changed:
             output, flags = run.folder.parent.parent, " ".join(sorted(changed))
             raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags})")
@@ -279,6 +326,9 @@ def _say(run: Run, text: str) -> None:
 
 
 def _shown(values: Values) -> str:
-    numbers = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}
-    units = dict.fromkeys(("decoding", "inference"), " s")
-    return ", ".join(f"{name} {value}{units.get(name, '')}" for name, value in numbers.items()) or "done"
+    return ", ".join(_with_unit(name, value) for name, value in values.items()) or "done"
+
+
+def _with_unit(name: str, value: Any) -> str:
+    number = f"{value:,.2f}" if isinstance(value, float) else str(value)
+    return f"{number} {name}" if name in COUNTS or "/" in name else f"{name} {number}{UNITS.get(name, '')}"

@@ -16,12 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from torch import nn
 
 from recurrence.comparison import report
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
-from recurrence.comparison.rows import Row, Score
+from recurrence.comparison.rows import Row, Score, counted
 from recurrence.comparison.runs import Command, Run, Runner, Step, check_begun, locked
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence", "decoding"), Score("perplexity", False, "a text", "decoding")
@@ -207,6 +208,14 @@ def test_jobs_run_at_once_and_share_the_cores(tmp_path):
     assert int((tmp_path / "a" / "train.log").read_text()) >= 1
 
 
+def test_given_threads_are_those_of_every_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code = "import torch; print(torch.__config__.parallel_info())"
+    carried_out(Run("a", 1, tmp_path / "a", (step(code),), re.compile("x")))
+    told = (tmp_path / "a" / "train.log").read_text()
+    assert set(re.findall(r"(?:get_num|_max)_threads\(\) : (\d+)", told)) == {"1"}
+
+
 def test_two_comparisons_do_not_share_a_folder(tmp_path):
     code = "import sys, pathlib; from recurrence.comparison.runs import locked\n"
     code += "with locked(pathlib.Path(sys.argv[1]), 'held by another'): pass"
@@ -248,6 +257,9 @@ class Counting(Comparison):
 
     def row(self, name, words):
         return dataclasses.replace(row(name), flags=tuple(words))
+
+    def seconds(self, row):
+        return 60.0 * len(row.name)
 
     def steps(self, row, seed, folder, length=None):
         values = {
@@ -337,6 +349,77 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
     assert "# deep, seed 1" in said
     assert "storage" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_estimates_all_trainings(tmp_path, capsys):
+    compare(Counting(), options("--output", str(tmp_path), "--dry-run", "--seeds", "1,2", "--rates", "1,2,4"))
+    said = capsys.readouterr().out
+    assert "# 22 trainings, logged in ROW/seedN/train.log and score.log" in said
+    assert "# about 120 minutes (looped 4 x 6.0, once 4 x 4.0, storage 4 x 7.0, narrow 4 x 6.0, deep 4 x 4.0, " in said
+    assert "time 2 x as long as looped), by a few updates of each" in said
+
+
+def test_what_is_left_is_said_after_each_training(tmp_path, capsys):
+    words = ["--output", str(tmp_path), "--rows", "once", "--rates", "1,2"]
+    compare(Counting(), options(*words))
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        f"looped, seed 1: train, logged in {tmp_path}/looped/seed1-lr1/train.log ...",
+        "looped, seed 1: train: 10 updates, seconds 60.00 s, score 1.00, decoding 1.00 s, validation 4.00 "
+        "(training 1 of 4; about 0 minutes left)",
+    ]
+    assert [re.search(r"training (\d of \d)", line)[1] for line in said[1::2]] == [
+        "1 of 4",
+        "2 of 4",
+        "3 of 4",
+        "4 of 4",
+    ]
+    compare(Counting(), options(*words, "--seeds", "1,2"))
+    assert "training 5 of 6" in capsys.readouterr().err
+
+
+def test_a_warning_tells_that_most_parameters_are_embeddings(tmp_path, capsys):
+    class Embedded(Counting):
+        def row(self, name, words):
+            return dataclasses.replace(super().row(name, words), embedded=970)
+
+    for comparison in (Counting(), Embedded()):
+        compare(comparison, options("--output", str(tmp_path), "--dry-run"))
+        told = "Warning: 970 of the 1,000 parameters of `looped` (97%) are embeddings" in capsys.readouterr().out
+        assert told == isinstance(comparison, Embedded)
+
+
+def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
+    model = nn.ModuleDict({"tokens": nn.Embedding(10, 4), "output_projection": nn.Linear(4, 10, bias=False)})
+    model["output_projection"].weight = model["tokens"].weight
+    assert counted("looped", [], model, lambda: None).embedded == 40
+    model["output_projection"] = nn.Linear(4, 10, bias=False)
+    assert counted("looped", [], model, lambda: None).embedded == 80
+
+
+ANY_COMMAND = """
+import json, os, sys
+print(sys.argv[1:], __name__, sys.stdin.read() == "", "this" in sys.modules, os.environ["OMP_NUM_THREADS"])
+ending = json.loads(sys.argv[1])
+if ending < 0:
+    sys.stdout.flush()
+    os.kill(os.getpid(), -ending)
+sys.exit(ending or "a text")
+"""
+
+
+def test_a_fork_runs_and_ends_as_a_command_does(tmp_path, monkeypatch):
+    (tmp_path / "anything.py").write_text(ANY_COMMAND)
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for name, imports in {"own": [], "fork": ["json"]}.items():
+        log, runner = tmp_path / name, Runner(imports=imports)
+        words = [[sys.executable, "-m", "anything", ending, "b c"] for ending in (3, 0, -9, -15, 4)]
+        found[name] = [runner.run(Command.of(*one), log) for one in words], log.read_text()
+        assert len(runner.starters) == len(imports)
+        runner.close()
+    assert found["fork"] == found["own"]
+    assert found["own"][0] == [3, 1, -9, -15, 4]
 
 
 @pytest.mark.parametrize(

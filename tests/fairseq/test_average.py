@@ -70,7 +70,8 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints, flags, latest):
 @pytest.mark.parametrize(
     ("inputs", "flags", "message"),
     [
-        ("{}", "--num-epoch-checkpoints 4", "--num-epoch-checkpoints=4: must be >= 1 and <= 3, which there are"),
+        ("{}", "--num-epoch-checkpoints 4", "--num-epoch-checkpoints=4: there are only 3 checkpoints by epoch"),
+        ("{}", "--num-epoch-checkpoints 0", "--num-epoch-checkpoints=0: must be >= 1"),
         ("{}", "", "is no file; a folder needs --num-epoch-checkpoints"),
         ("{}/nothing.pt", "", "nothing.pt is no file"),
         ("{}/checkpoint1.pt", "--checkpoint-upper-bound 3", "--checkpoint-upper-bound needs --num-epoch-checkpoints"),

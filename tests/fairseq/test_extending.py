@@ -2,15 +2,16 @@
 
 import re
 from contextlib import ExitStack
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 from fairseq import models as registries
 
-from fairseq_plugin.build import build_architecture, numbered_dictionary
+from fairseq_plugin.build import build_architecture, build_language_model, numbered_dictionary
 from recurrence.weights.unshare import unshare
-from tests.support import models
+from tests.support import cli, models
 from tests.support.guide import GUIDE, files_crossed, imported_example
 
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "fairseq_plugin.models.scaled": "class ScaledTransformer"}
@@ -58,3 +59,46 @@ def test_the_guide_names_the_files_of_a_forward_pass():
     files = files_crossed(lambda: model(*inputs))
     named = re.findall(r"\]\(\.\./([\w/]+\.py)\)", said)
     assert (set(named), int(count)) == (files, len(files))
+
+
+OWN = """
+import fairseq_plugin
+from fairseq.models import register_model_architecture
+
+
+@register_model_architecture("ringformer", "my_ring")
+@register_model_architecture("shared_language_model", "my_lm")
+@register_model_architecture("recurrent_speech_to_text", "my_speech")
+def small(args):
+    for name in ("encoder_layers", "decoder_layers"):
+        setattr(args, name, getattr(args, name, None) or 2)
+"""
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A user's folder with architectures of this package's families."""
+    (folder := tmp_path / "my_models").mkdir()
+    (folder / "__init__.py").write_text(OWN)
+    return folder
+
+
+@pytest.mark.slow
+def test_an_architecture_of_a_user_trains(own, corpus, tmp_path):
+    flags = ("--user-dir", own, "--arch", "my_ring", "--max-update", "1")
+    log = cli.train(corpus.data, tmp_path / "run", *flags, env={"PYTHONPATH": str(cli.REPOSITORY)})
+    assert len(cli.logged(log)) == 1
+
+
+def test_architectures_of_a_user_have_the_defaults_of_their_family(own):
+    words, small = numbered_dictionary(9), dict(decoder_embed_dim=16, decoder_ffn_embed_dim=16)
+    with ExitStack() as stack:
+        for registry in REGISTRIES:
+            stack.enter_context(mock.patch.dict(registry))
+        exec(OWN, {})
+        features = dict(input_feat_per_channel=8, input_channels=1, conv_channels=8)
+        both = dict(small, encoder_embed_dim=16, encoder_ffn_embed_dim=16)
+        assert build_architecture("my_speech", None, words, **both, **features).encoder.loop.order == (0, 1)
+        assert build_language_model(
+            "my_lm", words, adaptive_input_cutoff="none", adaptive_softmax_cutoff="none", **small
+        ).decoder.stack.loop.order == (0, 1)

@@ -9,9 +9,11 @@ import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
 import soundfile
+import torch
 from fairseq.data.audio.audio_utils import get_fbank
 
 from fairseq_plugin.models.speech import SpeechToText
+from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli
 from tests.support.audio import stored_zip, tone, write_manifest
 
@@ -123,3 +125,25 @@ def test_raw_waveforms_and_bf16(tones, tmp_path):
     assert last < first
     output = generate(tones, tmp_path / "checkpoint_last.pt", "test", "--config-yaml", "raw.yaml")
     assert len(cli.hypotheses(output)) == SETS["test"]
+
+
+def test_a_training_begins_with_the_encoder_of_another(tones, trained, tmp_path):
+    """As speech translation does with that of a recogniser, whose decoder has another dictionary."""
+    recogniser, other = trained / "checkpoint_last.pt", tmp_path / "other"
+    other.mkdir()
+    for name in ("train", "dev"):
+        rows = (tones / f"{name}.tsv").read_text()
+        (other / f"{name}.tsv").write_text(rows.replace("low", "bas").replace("middle", "bas"))
+    (other / "dict.txt").write_text("bas 1\nhigh 1\n")
+    (other / "config.yaml").write_text((tones / "config.yaml").read_text())
+    begin = ("--load-pretrained-encoder-from", recogniser)
+    train(other, tmp_path / "run", *begin, "--lr", "0", "--warmup-init-lr", "0", "--max-update", "1")
+    found, given = (load_safely(path)["model"] for path in (tmp_path / "run" / "checkpoint_last.pt", recogniser))
+    encoder = [key for key in given if key.startswith("encoder.")]
+    assert encoder
+    assert all(torch.equal(found[key], given[key]) for key in encoder)
+    for more, message in {
+        begin + ("--encoder-embed-dim", "16"): f"--load-pretrained-encoder-from={recogniser}: Error(s) in loading",
+        (begin[0], tmp_path / "none.pt"): "none.pt: must be a checkpoint; there is no such file",
+    }.items():
+        assert message in train(other, tmp_path / "failing", *more, fails=True)

@@ -35,7 +35,7 @@ def test_every_script_is_read_and_may_be_called():
 
 def test_every_script_is_tried():
     """Those of recipes/data by recipes/test_data.py, those of tables by recipes/test_tables.py."""
-    names = ["takase/wikitext", "takase/significance", "kausik/linear_time", *(f"{demo}/run" for demo in DEMOS)]
+    names = ["gpu", "takase/wikitext", "takase/significance", "kausik/linear_time", *(f"{demo}/run" for demo in DEMOS)]
     tried = {RECIPES / f"{name}.sh" for name in [*names, *(f"{name}/prepare" for name in PREPARE)]}
     tried |= {RECIPES / "table.sh", *(RECIPES / "data").glob("*.sh")}
     assert tried | {*SCRIPTS, *FIGURES, *SOURCED} == set(RECIPES.rglob("*.sh"))

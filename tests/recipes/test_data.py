@@ -12,6 +12,7 @@ from pathlib import Path
 import clean
 import documents
 import imagenet
+import imagenet_small
 import numpy as np
 import pronunciations
 import pytest
@@ -356,6 +357,16 @@ def test_a_list_of_images_has_the_same_classes_in_both_splits(tmp_path):
     step = RECIPES / "data" / "imagenet_small.py"
     output = cli.python(step, tmp_path / "list.json", tmp_path, tmp_path / "out", fails=True)
     assert "error: train and val list different classes: must be the same" in output
+
+
+@pytest.mark.parametrize("name", ["../../thesis.txt", "{folder}/thesis.txt", 3, ".."])
+def test_a_list_of_images_names_no_other_files(name, tmp_path):
+    (thesis := tmp_path / "thesis.txt").write_text("mine")
+    name = name.format(folder=tmp_path) if isinstance(name, str) else name
+    listed = {split: {"cat": [name]} for split in ("train", "val")}
+    with pytest.raises(ValueError, match="^train: cat: .* must be the name of a file of that class"):
+        imagenet_small.pick(listed, tmp_path, tmp_path / "out")
+    assert thesis.read_text() == "mine"
 
 
 def test_a_shrunk_pixel_is_the_mean_of_those_that_it_covers(tmp_path):

@@ -81,3 +81,23 @@ def test_what_is_no_archive_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="^/nowhere: no such folder or archive"):
         file_utils.load_archive_file("/nowhere")
     assert file_utils.load_archive_file(str(tmp_path)) == str(tmp_path)
+
+
+def test_an_archive_that_unpacks_without_measure_is_not_unpacked(tmp_path):
+    with tarfile.open(path := tmp_path / "bomb.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("model/model.pt")
+        archive.addfile(member)
+        member.size = 1 << 40
+        archive.fileobj.write(member.tobuf())
+    with pytest.raises(ValueError, match=f"^{path}: unpacks to more than 1,073,741,824 bytes: must not"):
+        file_utils.load_archive_file(str(path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "cut"])
+def test_an_archive_that_cannot_be_read_is_named(kind, tmp_path):
+    path = write(tmp_path / "one.tar.gz", *(f"model/{number}" for number in range(100)))
+    data = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=f"^{path}: must be a"):
+        file_utils.load_archive_file(str(path))

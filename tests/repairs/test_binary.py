@@ -1,11 +1,12 @@
 """Binary data that are cut off, or whose index has a false count, are named."""
 
+import os
 import struct
 from pathlib import Path
 
 import pytest
 import torch
-from fairseq.data import indexed_dataset
+from fairseq.data import Dictionary, indexed_dataset
 
 import fairseq_repairs  # noqa: F401
 from tests.support import upstream
@@ -76,3 +77,22 @@ def test_a_training_names_them(data, tmp_path):
     cut.write_bytes(cut.read_bytes()[:100])
     with pytest.raises(ValueError, match=f"^{cut}: has 100 bytes, not "):
         upstream.run_training("transformer", tmp_path, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", [".bin", ".idx"])
+def test_a_pipe_is_named(path, impl, kind):
+    file = path.with_suffix(kind)
+    file.unlink()
+    os.mkfifo(file)
+    for use in (lambda path: read(path, impl), lambda path: indexed_dataset.infer_dataset_impl(str(path))):
+        with pytest.raises(ValueError, match=f"^{file}: must be a file, not a folder, a pipe or a device"):
+            use(path)
+
+
+def test_a_dictionary_without_end_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 38)
+    for name, rule in (("pipe", "must be a file"), ("large", "has 274,877,906,944 bytes: must be <= 268,435,456")):
+        with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {rule}"):
+            Dictionary.load(str(tmp_path / name))

@@ -1,6 +1,8 @@
 """Checkpoints are read safely, and rejected by name."""
 
+import os
 import pickle
+import zipfile
 from argparse import Namespace
 
 import pytest
@@ -60,6 +62,70 @@ def test_a_model_without_end_is_not_built(trained_once, tmp_path):
     for load in (load_safely, lambda path: upstream.use("generate", data, path)):
         with pytest.raises(ValueError, match=f"^{tmp_path}/endless.pt: encoder_layers=1000000000: must be <= 10000$"):
             load(tmp_path / "endless.pt")
+
+
+def is_rejected(path, rule) -> None:
+    """By both functions that load a checkpoint, with the file's name first."""
+    for load in (load_safely, lambda path: checkpoint_utils.load_checkpoint_to_cpu(str(path))):
+        with pytest.raises(ValueError, match=f"^{path}: {rule}"):
+            load(path)
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "model.pt")
+    is_rejected(tmp_path / "model.pt", "must be a file, not a folder, a pipe or a device")
+
+
+def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
+    torch.save({"args": None, "model": {"x": torch.zeros(10**6)}}, tmp_path / "model.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "model.pt") as stored,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in stored.namelist():
+            archive.writestr(name, stored.read(name))
+    is_rejected(tmp_path / "bomb.pt", "unpacks to 4,0[0-9,]+ bytes: must not be more than it has")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(1).expand(10**12),
+        torch.zeros(10**9, device="meta"),
+        torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.long), torch.zeros(0), (10**12,)),
+    ],
+    ids=["of one number", "of none", "sparse"],
+)
+def test_a_tensor_is_no_larger_than_its_file(tensor, trained_once, tmp_path):
+    state = load_safely(trained_once("transformer")[1])
+    torch.save({**state, "extra_state": {**state["extra_state"], "x": [tensor]}}, tmp_path / "model.pt")
+    is_rejected(tmp_path / "model.pt", "has a tensor of shape .*, which a file of [0-9,]+ bytes does not hold")
+
+
+@pytest.mark.parametrize("option", ["encoder_embed_dim", "encoder_ffn_embed_dim", "max_source_positions"])
+@pytest.mark.parametrize("arch", ["transformer", "ringformer_tiny"])
+def test_a_model_larger_than_its_file_is_not_built(arch, option, trained_once, tmp_path):
+    """Its options describe 256 GB or more."""
+    if arch != "transformer" and option.startswith("max_"):
+        pytest.skip("has no table of positions")
+    data, path = trained_once(arch)
+    state = load_safely(path)
+    setattr(state["cfg"]["model"], option, 10**9)
+    torch.save(state, path := tmp_path / "large.pt")
+    rule = "its options describe a model of [0-9,]+ parameters and [0-9,]+ other numbers: must not be more than "
+    with pytest.raises(ValueError, match=f"^{path}: {rule}"):
+        upstream.use("generate", data, path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("model", {"x": 3}), ("model", {3: torch.zeros(1)}), ("cfg", {"model": 3}), ("args", "x"), ("extra_state", [])],
+    ids=str,
+)
+def test_parts_of_other_types_are_named(part, value, tmp_path):
+    torch.save({"args": None, "model": {}, part: value}, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=f"^{tmp_path}/model.pt: not a checkpoint of fairseq .*TypeError: {part}"):
+        load_safely(tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize("file", ["/dev/zero", "/nowhere"])

@@ -133,3 +133,29 @@ def test_a_language_model_of_other_symbols_is_not_fused():
     lm.decoder.dictionary = other
     with pytest.raises(ValueError, match="^--lm-path: the data's dict.txt"):
         SequenceGenerator([model], words, lm_model=lm)
+
+
+def test_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+    upstream.write_raw_text(tmp_path)
+    lines = ["eins"] * upstream.SENTENCES["valid"]
+    lines[2] = "fünf"
+    (tmp_path / "valid.de").write_text("\n".join(lines), encoding="latin-1")
+    with pytest.raises(ValueError, match=r"^--validpref: .*valid\.de, line 3: must be UTF-8$"):
+        binarize(tmp_path)
+
+
+def test_text_in_other_pieces_is_warned_of(tmp_path, said):
+    upstream.write_raw_text(tmp_path)
+    upstream.write_lines(tmp_path / "valid.de", ["seven"] * upstream.SENTENCES["valid"])
+    binarize(tmp_path)
+    assert [line for line in said.messages if "is it raw text" in line] == [
+        f"{tmp_path / 'valid.de'}: 50.0 % of its words are not in the dictionary, such as seven: is it raw text, or "
+        "cut into pieces by another model than the training text?"
+    ]
+
+
+def binarize(folder) -> None:
+    """Binarizes a small parallel corpus."""
+    prefixes = [f"--{split}pref={folder / split}" for split in upstream.SENTENCES]
+    words = ["--source-lang=en", "--target-lang=de", *prefixes, f"--destdir={folder / 'data'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(words))

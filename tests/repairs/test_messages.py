@@ -1,6 +1,7 @@
 """The messages of commands: errors and warnings."""
 
 import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import MissingMandatoryValue, OmegaConf
 
 from fairseq_repairs.checkpoints import CheckpointError, load_safely
 from fairseq_repairs.interactive import warn_of_unknown_words
@@ -66,6 +68,32 @@ def test_weights_that_do_not_fit_are_named_with_their_file(trained_once, tmp_pat
         "size mismatch for decoder.output_projection.weight: "
     )
     assert one_line(raised.value) == str(raised.value)
+
+
+def test_a_dictionary_of_another_size_is_named(trained_once, tmp_path):
+    """As with data that were binarized anew."""
+    data, path = trained_once("transformer")
+    other = shutil.copytree(data, tmp_path / "other")
+    with (other / "dict.de.txt").open("a") as words:
+        words.write("new 1\n")
+    more = r"was trained with a target dictionary of \d+ symbols, but the data's has \d+: binarize them with the "
+    with pytest.raises(ValueError, match=f"^{path}: {more}"):
+        upstream.run_training("transformer", other, tmp_path / "run", "--finetune-from-model", path)
+    with pytest.raises(ValueError, match=f"^{path}: {more}"):
+        upstream.use("generate", other, path)
+
+
+def test_options_of_another_model_are_named(trained_once, tmp_path):
+    data, path = trained_once("transformer")
+    flags = ("--finetune-from-model", path, "--decoder-layers", "2", "--dropout", "0.3")
+    with pytest.raises(ValueError, match=f"^{path}: its weights .* trained with --decoder-layers 1, now 2$"):
+        upstream.run_training("transformer", data, tmp_path, *flags)
+
+
+def test_a_missing_option_is_named():
+    with pytest.raises(MissingMandatoryValue) as raised:
+        OmegaConf.create({"sentencepiece_model": "???"})["sentencepiece_model"]
+    assert one_line(raised.value) == "--sentencepiece-model: must be given"
 
 
 def test_only_a_criterion_of_fairseq_is_known_to_train_no_adaptive_softmax():

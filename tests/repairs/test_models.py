@@ -332,6 +332,21 @@ class TestSaving:
         upstream.run_training("transformer", data["text"], tmp_path, option, "x.pt")
         assert f"{option} x.pt: no such file: starting a new run" in said.text
 
+    @pytest.mark.parametrize("base", ["base.pt", "missing.pt"])
+    def test_a_model_that_is_not_fine_tuned_is_told(self, trained_once, tmp_path, said, base):
+        """The folder has another training, which goes on; one that began with the model goes on without a word."""
+        data, path = trained_once("transformer")
+        shutil.copy(path, tmp_path / "base.pt")
+        shutil.copy(path, tmp_path / "checkpoint_last.pt")
+        upstream.run_training("transformer", data, tmp_path, "--finetune-from-model", tmp_path / base)
+        missing = "" if base == "base.pt" else ", which does not exist,"
+        assert f"--finetune-from-model {tmp_path / base}{missing} is not used: the training of" in said.text
+        said.clear()
+        for epoch in ("1", "2"):
+            tuning = ("--finetune-from-model", tmp_path / "base.pt", "--max-epoch", epoch)
+            upstream.run_training("transformer", data, tmp_path / "tuned", *tuning)
+        assert "is not used" not in said.text
+
     def test_asynchronous_writes_are_those_of_fairseq(self, data, tmp_path):
         folder = tmp_path / "run"
         upstream.run_training("transformer", data["text"], folder, "--write-checkpoints-asynchronously")

@@ -139,3 +139,8 @@ def test_zeros_are_damage_and_the_old_format_is_not(good):
     assert damage(path).startswith("truncated after")
     torch.save(STATE, path, _use_new_zipfile_serialization=False)
     assert is_intact(path)
+
+
+def test_a_file_is_no_folder_of_checkpoints(good):
+    with pytest.raises(NotADirectoryError, match=r"^--save-dir .*checkpoint1\.pt: is a file, must be a folder$"):
+        checkpoint_utils.verify_checkpoint_directory(str(good / "checkpoint1.pt"))

@@ -8,6 +8,7 @@ status (negative for a signal). Closing the connection kills the fork. The clien
 import atexit
 import contextlib
 import functools
+import gc
 import importlib.util
 import io
 import itertools
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support import cli
+from tests.support.confined import confine
 
 UPSTREAM = ("fairseq.checkpoint_utils", "fairseq.models", "fairseq.tasks", "fairseq.trainer", "sacrebleu", "timm")
 PROGRAMS = ("eval_lm", "generate", "interactive", "preprocess", "train", "validate")
@@ -87,18 +89,18 @@ def run(*jobs: dict[str, Any]) -> list[Ended]:
 
     A job has `argv` and may have `env` and `cwd`; `kill_at`, the number of the change to files at which it kills
     itself; `kill_at_update`, the same for updates; `kill_after`, seconds after which it is killed; `most_bytes`, the
-    size limit of files that it writes.
+    size limit of files that it writes; `confine`, as of :func:`tests.support.confined.confine`; `stdin`, a file.
     """
     programs = stand_ins(*ALL)
     with ThreadPoolExecutor(len(jobs)) as pool:
         return list(pool.map(lambda job: _run(programs, **job), jobs))
 
 
-def _run(programs: Path, argv: list, env=None, cwd=".", kill_after=TIMEOUT, **traps) -> Ended:
+def _run(programs: Path, argv: list, env=None, cwd=".", kill_after=TIMEOUT, stdin=os.devnull, **traps) -> Ended:
     command = [programs / argv[0], *map(str, argv[1:])]
     settings = {**environment(), **(env or {}), TRAPS: json.dumps(traps)}
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    with tempfile.TemporaryFile("w+", errors="replace") as log, open(stdin) as typed:
+        streams = dict(stdin=typed, stdout=log, stderr=log)
         try:
             status = subprocess.call(command, cwd=cwd, env=settings, timeout=kill_after, **streams)
         except subprocess.TimeoutExpired:  # it has been killed
@@ -143,6 +145,7 @@ def main() -> None:
         os.dup2(2, 1)
         for name in sys.argv[2:]:
             importlib.import_module(name)
+        gc.freeze()  # so that a fork's garbage collection does not copy all memory
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the supervisors
         while 0 not in select.select([0, listener], [], [])[0]:
             client, _ = listener.accept()
@@ -188,7 +191,13 @@ def carry_out(job: dict, streams: list[int]) -> None:
         os.chdir(job["cwd"])
         sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
         for name, value in json.loads(os.environ.pop(TRAPS, "{}")).items():
-            {"kill_at": die_at_change, "kill_at_update": die_at_update, "most_bytes": limit_files}[name](value)
+            trap = {
+                "kill_at": die_at_change,
+                "kill_at_update": die_at_update,
+                "most_bytes": limit_files,
+                "confine": confine,
+            }
+            trap[name](value)
         status = command(*job["argv"])
     except BaseException:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Into averages and graphs: fx, TorchScript, torch.export, torch.compile, ONNX."""
+"""Into averages and graphs: fx, TorchScript, torch.export, torch.compile."""
 
 import copy
 import io
@@ -59,7 +59,7 @@ def test_torchscript_is_of_inference(structure):
 
 @every_registered_structure
 def test_torch_export_for_any_batch(structure):
-    """Wide enough for the operators of oneDNN; the export to ONNX below is of narrow models."""
+    """Wide enough for the operators of oneDNN; the export to ONNX is tested with narrow models."""
     model = vision.fresh(structure, embed_dim=128).eval()
     images = vision.images(model, 9)
     batch = torch.export.Dim("batch", min=1, max=64)
@@ -108,24 +108,3 @@ def test_compiled_training_step(variant):
     torch.testing.assert_close(loss, expected[0])
     gradients = {name.removeprefix("_orig_mod."): gradient for name, gradient in gradients.items()}
     torch.testing.assert_close(gradients, expected[1], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.slow
-@every_registered_structure
-def test_onnx_holds_each_shared_tensor_once(structure, tmp_path):
-    """With `optimize=False`: the exporter's optimiser transposes small weights in advance, once for each use."""
-    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    model, path = vision.small(structure).float(), tmp_path / "model.onnx"
-    x = vision.images(model)
-    torch.onnx.export(model, (x,), path, dynamo=True, optimize=False, verbose=False)
-    graph = onnx.load(path).graph
-    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    kept = {name: tensor for name, tensor in model.state_dict().items() if name in held}
-    assert set(kept) >= dict(model.named_parameters()).keys()
-    assert all(torch.equal(torch.from_numpy(held[name].copy()), tensor) for name, tensor in kept.items())
-    rest = sum(array.size for name, array in held.items() if name not in kept)
-    assert rest < 300  # shapes, and the inverses of permutations
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {graph.input[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), model(x), rtol=1e-4, atol=1e-5)

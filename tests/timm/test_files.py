@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -304,6 +305,42 @@ def test_arguments_in_a_folder_have_bounds(folder, arguments):
         checkpoints.load(folder)
 
 
+def test_a_pipe_is_not_read(folder, rejected):
+    os.mkfifo(path := folder / "last.pth.tar")
+    os.mkfifo(folder / "model.safetensors")
+    (folder / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
+    for read in (path, folder):
+        error = rejected(convert.main, "unshare", read, folder / "new").strip().splitlines()[-1]
+        assert ": must be a file, not a folder, a pipe or a device" in error
+        assert f"error: {folder}/" in error
+
+
+def test_a_compressed_checkpoint_is_not_unpacked(folder, rejected):
+    path = saved(folder, padding=torch.zeros(10**6))
+    with zipfile.ZipFile(path) as stored:
+        parts = {name: stored.read(name) for name in stored.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    error = rejected(convert.main, "unshare", path, folder / "new")
+    assert f"error: {path}: unpacks to 4," in error
+
+
+def test_a_tensor_is_no_larger_than_its_file(folder, rejected):
+    path = saved(folder, optimizer={"state": {0: {"step": torch.zeros(1).expand(10**12)}}})
+    error = rejected(convert.main, "unshare", path, folder / "new")
+    assert "bytes: does not hold a tensor of shape (1000000000000,)" in error
+
+
+def test_a_model_larger_than_its_file_is_not_built(folder, rejected):
+    """Of 320 GB."""
+    kwargs = {"embed_dim": 81_920, "depth": 1, "num_heads": 2}
+    path = saved(folder, args=argparse.Namespace(model_kwargs=kwargs))
+    error = rejected(convert.main, "unshare", path, folder / "new")
+    assert f"error: {path}: its options describe a model of 80," in error
+    assert " parameters: has room for " in error
+
+
 HOSTILE = {
     "dataset": ["wds/x", "hfds/x", "tfds/x", "pipe:touch ran", 3],
     "data": [3, ["x"], "a\0b"],
@@ -316,7 +353,16 @@ HOSTILE = {
     "crop_pct": [0, 2, float("nan"), "1"],
     "mean": [float("nan"), [float("nan")] * 3, "0.5", []],
     "std": [[2, 2, 2], 3],
-    "model_kwargs": ["depth=1", {"depth": 10**9}, {3: 4}, [("depth",)], {"drop_rate": float("inf")}, 5],
+    "model_kwargs": [
+        "depth=1",
+        {"depth": 10**9},
+        {"depth": 1001},
+        {"depths": (1, 1001)},
+        {3: 4},
+        [("depth",)],
+        {"drop_rate": float("inf")},
+        5,
+    ],
     **dict.fromkeys(["train_split", "val_split", "device", "interpolation", "gp"], [3, ["x"]]),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from recurrence.files import atomic_write, damage, remove, replace, require_regular
+from recurrence.files import atomic_write, damage, read_text, remove, replace
 from timm_plugin.training.options import reject
 
 
@@ -47,13 +47,12 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
         OptionError: the table is damaged.
     """
     lines = []
-    require_regular(table)
     if table.exists():
-        with table.open(newline="") as file:
-            try:
-                lines = [row for row in csv.DictReader(file) if None not in row.values() and int(row["epoch"]) < epoch]
-            except (KeyError, ValueError, csv.Error) as error:
-                reject("output", table, f"has no epochs ({error!r}); remove it, the run can be resumed without")
+        try:
+            rows = csv.DictReader(read_text(table).splitlines())
+            lines = [row for row in rows if None not in row.values() and int(row["epoch"]) < epoch]
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            reject("output", table, f"has no epochs ({error!r}); remove it, the run can be resumed without")
     if line:
         lines.append(line)
     if lines:

@@ -16,6 +16,11 @@ OVERRIDES = ("smaller", *SCALES[:-1])  # settings below scale paper: at all scal
 PARTS = (*OVERRIDES, *SWITCHES)
 ROOT = Path(__file__).resolve().parents[3]
 
+# Of fairseq-train, for all rows. Without the number of processes, fairseq starts one on every GPU of the machine.
+TRAIN = """{binary} --distributed-world-size {job.gpus} --user-dir {root}/fairseq_plugin --arch {job.arch}
+--save-dir {job.folder}/checkpoints --seed {job.seed} --required-batch-size-multiple 1 --update-epoch-batch-itr True"""
+PROCESSES = "torchrun --standalone --nproc_per_node {job.gpus}"
+
 Stage = tuple[str, Command]  # the name of a stage, and one of its commands
 
 
@@ -52,25 +57,11 @@ class Job:
         """Whether the run has the data and the settings of the paper."""
         return self.scale == "paper"
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where fairseq saves."""
-        return self.folder / "checkpoints"
-
-    @property
-    def scores(self) -> Path:
-        """The file of the results."""
-        return self.folder / "scores.json"
-
     def prepare(self, script: str, *settings: str) -> Stage:
         """Prepares a data set: a script of recipes/data, or with a slash of recipes, and NAME=VALUE for it."""
         root = [f"DATA_ROOT={self.data_root}"] if self.data_root else []
         path = ROOT / "recipes" / (script if "/" in script else f"data/{script}")
         return "preparation", Command.of("env", "DRY_RUN=0", f"OUT={self.out}", *root, *settings, f"{path}.sh")
-
-    def distributed(self) -> list[str]:
-        """The words that start a program in several processes."""
-        return ["torchrun", "--standalone", "--nproc_per_node", str(self.gpus)]
 
 
 class Kind(BaseModel):
@@ -111,30 +102,36 @@ class Kind(BaseModel):
         """The commands of a run in order: preparation, training, averaging, decoding, scoring."""
         raise NotImplementedError
 
-    def fairseq_train(self, job: Job, *words: Any, data: Path | None = None, stage: str = "training") -> Stage:
-        """fairseq-train at the row's precision, on the processes asked for.
+    def words(self, job: Job, text: str, **values: Any) -> list[str]:
+        """The words of a text. In them, {job.NAME}, {my.NAME}, {root} and {VALUE} stand for what they name."""
+        return [word.format(job=job, my=self, root=ROOT, **values) for word in shlex.split(text)]
 
-        Without their number, fairseq starts one on every GPU of the machine.
+    def fairseq_train(self, job: Job, text: str, *flags: str, stage: str = "training", **values: Any) -> Stage:
+        """fairseq-train at the row's precision, on the processes asked for, with further flags as a text and as words.
+
+        Among the values are `binary`, the binarized data, if the task reads any.
         """
-        program = [*job.distributed(), "-m", "fairseq_cli.train"] if job.gpus > 1 else ["fairseq-train"]
+        program = f"{PROCESSES} -m fairseq_cli.train" if job.gpus > 1 else "fairseq-train"
+        own = TRAIN if values.get("binary") else TRAIN.removeprefix("{binary}")
         precision = job.precision or self.precision
-        own = ["--distributed-world-size", job.gpus, "--user-dir", ROOT / "fairseq_plugin", "--arch", job.arch]
-        own += ["--save-dir", job.checkpoints, "--seed", job.seed, "--required-batch-size-multiple", 1]
-        own += ["--update-epoch-batch-itr", True, *([] if precision == "fp32" else [f"--{precision}"])]
-        return stage, Command.of(*program, *([data] if data else []), *own, *words)
+        number = "" if precision == "fp32" else f"--{precision}"
+        return stage, Command.of(*self.words(job, f"{program} {own} {number} {text}", **values), *flags)
 
-    def update(self, job: Job) -> list[Any]:
+    @property
+    def update(self) -> str:
         """The flags of fairseq-train that give the table's batch size."""
         unit = "--max-tokens" if self.tokens else "--batch-size"
-        return [unit, job.micro_batch, "--update-freq", job.accumulate]
+        return unit + " {job.micro_batch} --update-freq {job.accumulate}"
 
+    def averaging(self, job: Job, flags: list[str]) -> Stage:
+        """Averages checkpoints into average.pt; without flags, or with `best`, it is the best one."""
+        average = job.folder / "average.pt"
+        if flags in ([], ["best"]):
+            return "averaging", Command.of("cp", job.folder / "checkpoints" / "checkpoint_best.pt", average)
+        words = self.words(job, "python -m fairseq_plugin.average --inputs {job.folder}/checkpoints")
+        return "averaging", Command.of(*words, *flags, "--output", average)
 
-def words(text: str) -> list[str]:
-    """The words of a setting, as a shell splits them."""
-    return shlex.split(text)
-
-
-def scoring(job: Job, metric: str, *arguments: Any) -> Stage:
-    """A program of recipes/metrics that prints the scores."""
-    program = ROOT / "recipes" / "metrics" / f"{metric}.py"
-    return "scoring", Command.of("python", program, *arguments, output=job.scores)
+    def scoring(self, job: Job, text: str, *flags: Any, output: str = "scores.json", **values: Any) -> Stage:
+        """A program of recipes/metrics, which prints the scores."""
+        command = self.words(job, "python {root}/recipes/metrics/" + text, **values)
+        return "scoring", Command.of(*command, *flags, output=job.folder / output)

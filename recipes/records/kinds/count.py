@@ -5,7 +5,14 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from kinds.base import Job, Kind, Stage, scoring
+from kinds.base import Job, Kind, Stage
+
+COUNTS = {
+    "images": "cost_image.py {job.arch}",
+    "training": "flops.py --symbols {my.symbols} --text {my.text} --texts {my.batch} --updates {my.updates} --"
+    " --arch {job.arch}",
+    "speed": "speed.py {job.arch} --beside {my.beside} --tokens {my.tokens} --rounds {my.rounds}",
+}
 
 
 class Count(Kind):
@@ -29,12 +36,5 @@ class Count(Kind):
     rounds: PositiveInt | None = None
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        if self.count == "images":
-            throughput = ["--throughput", self.throughput] if self.throughput else []
-            yield scoring(job, "cost_image", job.arch, *job.kwargs, *throughput, *job.flags)
-        elif self.count == "training":
-            sizes = ["--symbols", self.symbols, "--text", self.text, "--texts", self.batch, "--updates", self.updates]
-            yield scoring(job, "flops", *sizes, "--", "--arch", job.arch, *job.flags)
-        else:
-            sizes = ["--beside", self.beside, "--tokens", self.tokens, "--rounds", self.rounds]
-            yield scoring(job, "speed", job.arch, *sizes, *job.flags)
+        throughput = ["--throughput", self.throughput] if self.throughput else []
+        yield self.scoring(job, COUNTS[self.count], *job.kwargs, *throughput, *job.flags)

@@ -9,11 +9,12 @@ Scales (a row keeps its depth at every scale):
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 from pydantic import PositiveInt
 
-from kinds.base import ROOT, Job, Kind, Stage, scoring, words
+from kinds.base import PROCESSES, Job, Kind, Stage
 from recurrence.comparison.runs import Command
 
 SMALL = "--img-size 64 --crop-pct 1 --opt adamw --lr 1e-3 --weight-decay 0.05 --clip-grad 1"
@@ -21,10 +22,12 @@ GENTLE = f"{SMALL} --batch-size 50 --workers 0 --scale 0.5 1 --color-jitter 0"
 SETTINGS = {
     "smoke": f"{GENTLE} --epochs 1 --warmup-epochs 0",
     "small": f"{GENTLE} --epochs 2 --warmup-epochs 0.2",
-    "long": f"{SMALL} --lr 2e-3 --epochs 60 --warmup-epochs 3 --batch-size 128 --workers 0 --resize 72"
-    " --color-jitter 0",
+    "long": f"""{SMALL} --lr 2e-3 --epochs 60 --warmup-epochs 3 --batch-size 128 --workers 0 --resize 72
+        --color-jitter 0""",
+    "paper": "--batch-size {job.micro_batch} --grad-accum-steps {job.accumulate} --img-size 224 --workers 8",
 }
-NUMBERS = {"bf16": ["--amp", "bfloat16"], "fp16": ["--amp", "float16"], "fp32": []}
+FEWER = " --epochs 20 --warmup-epochs 2"  # of 5,000 images
+NUMBERS = {"bf16": " --amp bfloat16", "fp16": " --amp float16", "fp32": ""}
 
 
 class Images(Kind):
@@ -43,37 +46,35 @@ class Images(Kind):
     held_out: Literal[True] | None = None
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        prepare, images = self.images_of(job)
+        prepare, images, splits = self.images_of(job)
         yield prepare
-        model = ["--model", job.arch, "--model-kwargs", *self.size(job), *job.kwargs, "--output", job.folder]
-        program = job.distributed() if job.gpus > 1 else ["python"]
-        flags = ["--seed", job.seed, *self.settings_at(job), *job.flags, "--resume"]
-        yield "training", Command.of(*program, ROOT / "recipes" / "train_image.py", *images, *model, *flags)
-        yield scoring(job, "score_image", job.folder)
+        program = PROCESSES if job.gpus > 1 else "python"
+        train = f"{program} {{root}}/recipes/train_image.py {{images}} {splits} --model {job.arch} --model-kwargs"
+        output = self.words(job, f"--output {{job.folder}} --seed {job.seed} {self.settings_at(job)}")
+        words = [*self.words(job, train, images=images), *self.size(job), *job.kwargs, *output]
+        yield "training", Command.of(*words, *job.flags, "--resume")
+        yield self.scoring(job, "score_image.py {job.folder}")
 
-    def images_of(self, job: Job) -> tuple[Stage, list[Any]]:
-        """The preparation of the images, and their folder with the splits."""
+    def images_of(self, job: Job) -> tuple[Stage, Path, str]:
+        """The preparation of the images, their folder, and flags for the splits."""
         if job.at_paper:
-            return job.prepare(self.data), [job.out / "data" / self.data]
+            return job.prepare(self.data), job.out / "data" / self.data, ""
         if job.cifar10 == "digits":
-            return job.prepare("digits/prepare"), [job.out / "digits" / "images"]
-        folder, form = job.out / "cifar10", f"CIFAR10={job.cifar10}"
+            return job.prepare("digits/prepare"), job.out / "digits" / "images", ""
+        folder, form, splits = job.out / "cifar10", f"CIFAR10={job.cifar10}", "--val-split test"
         if job.scale != "smoke" and self.held_out:
-            images = folder / f"{job.cifar10}-held-out"
-            return job.prepare("cifar10/prepare", form, "HELD_OUT=1"), [images, "--val-split", "test"]
-        images = [folder / job.cifar10, "--val-split", "test"]
-        images += ["--dataset", "torch/cifar10"] if job.cifar10 == "full" else []
-        images += ["--train-split", "test"] if job.scale == "smoke" else []
-        return job.prepare("cifar10/prepare", form), images
+            return job.prepare("cifar10/prepare", form, "HELD_OUT=1"), folder / f"{job.cifar10}-held-out", splits
+        splits += " --dataset torch/cifar10" if job.cifar10 == "full" else ""
+        splits += " --train-split test" if job.scale == "smoke" else ""
+        return job.prepare("cifar10/prepare", form), folder / job.cifar10, splits
 
-    def settings_at(self, job: Job) -> list[Any]:
+    def settings_at(self, job: Job) -> str:
         """Flags of the training, before those of the row."""
-        if not job.at_paper:
-            fewer = job.scale == "small" and job.cifar10 == "5000"
-            return words(SETTINGS[job.scale]) + (words("--epochs 20 --warmup-epochs 2") if fewer else [])
-        flags = ["--batch-size", job.micro_batch, "--grad-accum-steps", job.accumulate, "--img-size", 224]
-        flags += ["--workers", 8, *(["--aug-repeats", self.repeats] if self.repeats else [])]
-        return flags + NUMBERS[job.precision or self.precision]
+        flags = SETTINGS[job.scale]
+        if job.at_paper:
+            flags += f" --aug-repeats {self.repeats}" if self.repeats else ""
+            return flags + NUMBERS[job.precision or self.precision]
+        return flags + (FEWER if job.scale == "small" and job.cifar10 == "5000" else "")
 
     def size(self, job: Job) -> list[str]:
         """The constructor's arguments that make a model smaller below scale paper, unless the row has its own."""

@@ -4,14 +4,23 @@ All scales are in tables.toml.
 """
 
 from collections.abc import Iterator
+from shlex import split
 
 from pydantic import PositiveInt
 
-from kinds.base import ROOT, Job, Kind, Stage, scoring, words
+from kinds.base import Job, Kind, Stage
 from recurrence.comparison.runs import Command
 
-TASK = ["--user-dir", ROOT / "fairseq_plugin", "--task", "language_modeling"]
-WHOLE = ["--sample-break-mode", "none"]
+TASK = "--user-dir {root}/fairseq_plugin --task language_modeling"
+TRAIN = (
+    TASK
+    + """ --log-format json --tokens-per-sample {my.text} --sample-break-mode none {update}
+--max-update {my.updates} --no-epoch-checkpoints --keep-interval-updates 1 --save-interval-updates {save}
+--log-interval {log}"""
+)
+EVALUATE = f"""fairseq-eval-lm {{binary}} {TASK} --path {{job.folder}}/checkpoints/checkpoint_{{my.checkpoint}}.pt
+--gen-subset {{subset}} --tokens-per-sample {{context}} --sample-break-mode none"""
+FLOPS = "flops.py --symbols {my.symbols} --text {my.text} --updates {my.updates} --texts {texts} -- --arch {job.arch}"
 
 
 class Text(Kind):
@@ -46,29 +55,24 @@ class Language(Text):
     flops: bool = False
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        yield job.prepare(self.data, *words(self.data_settings))
-        binary, save = job.out / self.bin, self.save or max(1, self.updates // 4)
-        log = self.log or max(1, self.updates // 20)
-        flags = [*TASK, "--log-format", "json", "--tokens-per-sample", self.text, *WHOLE, *self.update(job)]
-        flags += ["--max-update", self.updates, "--no-epoch-checkpoints", "--keep-interval-updates", 1]
-        flags += ["--save-interval-updates", save, "--log-interval", log]
-        yield self.fairseq_train(job, *flags, *job.flags, data=binary)
+        yield job.prepare(self.data, *split(self.data_settings))
+        values = dict(binary=job.out / self.bin, save=self.save or max(1, self.updates // 4))
+        values["log"] = self.log or max(1, self.updates // 20)
+        yield self.fairseq_train(job, TRAIN.replace("{update}", self.update), *job.flags, **values)
         if self.data == "ilr/prepare":
             pieces = job.out / "ilr" / "raw" / "bpe.model"
-            yield "training", Command.of("cp", pieces, job.checkpoints / "sentencepiece.bpe.model")
+            yield "training", Command.of("cp", pieces, job.folder / "checkpoints" / "sentencepiece.bpe.model")
         *others, last = [self.tested] if isinstance(self.tested, str) else self.tested
         contexts = [int(length * self.text) for length in self.lengths]
         for name, subset, context in [(one, one, self.text) for one in others] + [(n, last, n) for n in contexts]:
-            flags = ["--path", job.checkpoints / f"checkpoint_{self.checkpoint}.pt", "--gen-subset", subset]
-            flags += ["--tokens-per-sample", context, *WHOLE, *words(self.evaluate)]
-            found = job.folder / f"eval-{name}.log"
-            yield f"evaluation-{name}", Command.of("fairseq-eval-lm", binary, *TASK, *flags, output=found)
+            words = self.words(job, EVALUATE, subset=subset, context=context, **values)
+            evaluated = Command.of(*words, *split(self.evaluate), output=job.folder / f"eval-{name}.log")
+            yield f"evaluation-{name}", evaluated
         pieces = {one: job.out / self.pieces.replace("SET", one) for one in (*others, last)}
         more = [word for one in others for word in ("--also", f"{one}={pieces[one]}")]
         if self.flops:
-            sizes = ["--symbols", self.symbols, "--text", self.text, "--updates", self.updates]
-            sizes += ["--texts", job.micro_batch * job.accumulate * job.gpus]
-            _, counts = scoring(job, "flops", *sizes, "--", "--arch", job.arch, *job.flags)
-            yield "counting", Command(counts.words, job.folder / "flops.json")
-            more += ["--more", job.folder / "flops.json"]
-        yield scoring(job, "perplexity", job.folder, "--pieces", pieces[last], "--contexts", *contexts, *more)
+            texts, output = job.micro_batch * job.accumulate * job.gpus, "flops.json"
+            yield "counting", self.scoring(job, FLOPS, *job.flags, output=output, texts=texts)[1]
+            more += ["--more", job.folder / output]
+        score = "perplexity.py {job.folder} --pieces {pieces} --contexts"
+        yield self.scoring(job, score, *contexts, *more, pieces=pieces[last])

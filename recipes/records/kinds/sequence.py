@@ -5,10 +5,11 @@ All scales are in tables.toml.
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import split
 
 from pydantic import PositiveInt
 
-from kinds.base import Job, Stage, scoring, words
+from kinds.base import Job, Stage
 from kinds.language import Text
 
 
@@ -25,20 +26,20 @@ class Sequence(Text):
     score: str = ""
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        script, data = self.data_of(job)
-        if data:
-            yield job.prepare(script, f"CIFAR10={job.cifar10}", *words(self.data_settings))
-        flags = ["--task", self.task, *(["--tokens-per-sample", self.text] if self.text else [])]
-        flags += ["--log-format", "json", *self.update(job), "--max-update", self.updates, "--no-epoch-checkpoints"]
-        flags += ["--save-interval-updates", self.save, "--keep-interval-updates", 1] if self.save else []
-        yield self.fairseq_train(job, *flags, "--log-interval", self.log, *job.flags, data=data)
-        trained = ["--path", job.checkpoints / f"checkpoint_{self.checkpoint}.pt"]
+        script, binary = self.data_of(job)
+        if binary:
+            yield job.prepare(script, f"CIFAR10={job.cifar10}", *split(self.data_settings))
+        train = f"--task {self.task} " + (f"--tokens-per-sample {self.text} " if self.text else "")
+        train += f"--log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints "
+        train += f"--save-interval-updates {self.save} --keep-interval-updates 1 " if self.save else ""
+        yield self.fairseq_train(job, f"{train} --log-interval {self.log}", *job.flags, binary=binary)
+        trained = "--path {job.folder}/checkpoints/checkpoint_{my.checkpoint}.pt"
         if self.score:
-            yield scoring(job, "automaton", *trained, *words(self.score))
+            yield self.scoring(job, f"automaton.py {trained}", *split(self.score))
             return
         # The published standard error depends on the batch of an update.
-        flags = [*trained, "--subset", self.subset, "--batch", self.batch]
-        yield scoring(job, "answers", *([data] if data else []), *flags)
+        text = f"answers.py {'{binary} ' if binary else ''}{trained} --subset {self.subset} --batch {self.batch}"
+        yield self.scoring(job, text, binary=binary)
 
     def data_of(self, job: Job) -> tuple[str, Path | None]:
         """The script that prepares the data, and where it writes them; None if the task reads none."""

@@ -4,15 +4,21 @@ All scales are in tables.toml.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from shlex import split
 
 from pydantic import PositiveInt
 
-from kinds.base import ROOT, Job, Kind, Stage, scoring, words
-from kinds.translation import averaging
+from kinds.base import Job, Kind, Stage
 from recurrence.comparison.runs import Command
 
-TASK = ["--user-dir", ROOT / "fairseq_plugin", "--task", "speech_to_text", "--config-yaml", "config.yaml"]
+TASK = "--user-dir {root}/fairseq_plugin --task speech_to_text --config-yaml config.yaml"
+TRAIN = (
+    TASK
+    + """ --train-subset {sets} --valid-subset {my.valid} {update} --max-update {updates} --no-epoch-checkpoints
+--save-interval-updates {my.save} --keep-interval-updates {my.keep} --log-interval {log}"""
+)
+DECODE = f"""fairseq-generate {{binary}} {TASK} --path {{job.folder}}/average.pt --gen-subset {{subset}}
+--max-tokens 50000 --scoring wer --required-batch-size-multiple 1"""
 
 
 class Speech(Kind):
@@ -36,21 +42,14 @@ class Speech(Kind):
     short: PositiveInt | None = None
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        yield job.prepare(self.data, *words(self.data_settings))
-        if self.short:
-            yield self.train_on(job, "train-short", self.short, stage="training-short")
-        yield self.train_on(job, self.trained, self.updates)
-        yield averaging(job, ["--num-update-checkpoints", str(self.keep)])
+        yield job.prepare(self.data, *split(self.data_settings))
+        binary, train = job.out / self.bin, TRAIN.replace("{update}", self.update)
+        trainings = [("training-short", "train-short", self.short)] if self.short else []
+        for stage, sets, updates in [*trainings, ("training", self.trained, self.updates)]:
+            values = dict(binary=binary, sets=sets, updates=updates, log=max(1, self.save // 4))
+            yield self.fairseq_train(job, train, *job.flags, stage=stage, **values)
+        yield self.averaging(job, ["--num-update-checkpoints", str(self.keep)])
         for name, subset in self.tests.items():
-            flags = ["--path", job.folder / "average.pt", "--gen-subset", subset, "--max-tokens", 50000]
-            flags += ["--scoring", "wer", "--required-batch-size-multiple", 1, *words(self.search)]
-            generate = ["fairseq-generate", job.out / self.bin, *TASK, *flags]
-            yield f"decoding-{name}", Command.of(*generate, output=job.folder / f"{name}.log")
-        yield scoring(job, "score_speech", job.folder, job.out / self.bin, *self.tests)
-
-    def train_on(self, job: Job, sets: str, updates: int, **stage: Any) -> Stage:
-        """Trains on these sets up to this number of updates."""
-        flags = [*TASK, "--train-subset", sets, "--valid-subset", self.valid, *self.update(job)]
-        flags += ["--max-update", updates, "--no-epoch-checkpoints", "--save-interval-updates", self.save]
-        flags += ["--keep-interval-updates", self.keep, "--log-interval", max(1, self.save // 4)]
-        return self.fairseq_train(job, *flags, *job.flags, data=job.out / self.bin, **stage)
+            words = self.words(job, DECODE, binary=binary, subset=subset)
+            yield f"decoding-{name}", Command.of(*words, *split(self.search), output=job.folder / f"{name}.log")
+        yield self.scoring(job, "score_speech.py {job.folder} {binary}", *self.tests, binary=binary)

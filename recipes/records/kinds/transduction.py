@@ -5,19 +5,65 @@ tables.toml.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import split
 from typing import Literal
 
 from pydantic import PositiveInt
 
-from kinds.base import ROOT, Job, Kind, Stage, scoring, words
-from kinds.translation import averaging
+from kinds.base import Job, Kind, Stage
 from recurrence.comparison.runs import Command
 
+PAIR = "--source-lang {data.source} --target-lang {data.target}"
+DECODE = f"fairseq-generate {{data.binary}} --user-dir {{root}}/fairseq_plugin --path {{model}} {PAIR}"
 
-class Transduction(Kind):
-    data: str
-    set: str = ""
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: how it is prepared, its binarized form, its languages; of each test set its name and references."""
+
+    prepare: Stage
+    binary: Path
+    source: str
+    target: str
+    tests: dict[str, tuple[str, Path]]
+    pieces: Path | None = None  # the vocabulary
+
+
+class Sequences(Kind):
+    """What translation and transduction have in common."""
+
+    data: str = ""
+    set: str = ""  # of a data set that has several
+    languages: str = ""
+    tests: dict[str, str] = {}
+    symbols: PositiveInt | None = None
+    average: str = ""
+    search: str = ""
+
+    def prepared(self, job: Job, references: str = "") -> Data:
+        """The data set of the row; the references are in the target language, unless their files end otherwise."""
+        folder, (source, target) = job.out / "data" / self.data / self.set, self.languages.split()
+        raw = {subset: folder / "raw" / f"{subset}.{references or target}" for subset in self.tests.values()}
+        tests = {name: (subset, raw[subset]) for name, subset in self.tests.items()}
+        prepare = job.prepare(self.data, *([f"SET={self.set}"] if self.set else []))
+        return Data(prepare, folder / "bin", source, target, tests)
+
+    def decoding(self, job: Job, data: Data, model: object, name: str, *flags: str) -> Stage:
+        """Decodes a test set."""
+        subset, _ = data.tests[name]
+        words = self.words(job, f"{DECODE} --gen-subset {subset}", data=data, model=model)
+        return f"decoding-{name}", Command.of(*words, *flags, output=job.folder / f"generate-{name}.log")
+
+    def compared(self, job: Job, data: Data) -> list[str]:
+        """The words of a metric that compares each test set with its references."""
+        return [f"{job.folder}/generate-{name}.log={references}" for name, (_, references) in data.tests.items()]
+
+
+class Transduction(Sequences):
     score: Literal["", "pronunciation"] = ""
+    data: str
     languages: str
     tests: dict[str, str]
     symbols: PositiveInt
@@ -28,19 +74,14 @@ class Transduction(Kind):
     search: str
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        folder, (source, target) = job.out / "data" / self.data / self.set, words(self.languages)
-        pair, binary = ["--source-lang", source, "--target-lang", target], folder / "bin"
-        yield job.prepare(self.data, *([f"SET={self.set}"] if self.set else []))
-        flags = [*pair, "--log-format", "json", *self.update(job), "--max-update", self.updates]
-        flags += ["--no-epoch-checkpoints", "--save-interval-updates", self.save, "--log-interval", self.log]
-        yield self.fairseq_train(job, *flags, *job.flags, data=binary)
-        yield averaging(job, words(self.average))
-        scored, references = [], "references" if self.score else target
-        for name, subset in self.tests.items():
-            found = job.folder / f"generate-{name}.log"
-            flags = ["--path", job.folder / "average.pt", *pair, "--gen-subset", subset]
-            flags += ["--required-batch-size-multiple", 1, *words(self.search)]
-            generate = ["fairseq-generate", binary, "--user-dir", ROOT / "fairseq_plugin", *flags]
-            yield f"decoding-{name}", Command.of(*generate, output=found)
-            scored.append(f"{found}={folder / 'raw' / f'{subset}.{references}'}")
-        yield scoring(job, "pronunciation", *scored) if self.score else scoring(job, "score", *scored, "--exact")
+        data = self.prepared(job, "references" if self.score else "")
+        yield data.prepare
+        train = f"{PAIR} --log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints"
+        train += f" --save-interval-updates {self.save} --log-interval {self.log}"
+        yield self.fairseq_train(job, train, *job.flags, binary=data.binary, data=data)
+        yield self.averaging(job, split(self.average))
+        for name in data.tests:
+            flags = ["--required-batch-size-multiple", "1", *split(self.search)]
+            yield self.decoding(job, data, job.folder / "average.pt", name, *flags)
+        metric = "pronunciation.py" if self.score else "score.py"
+        yield self.scoring(job, metric, *self.compared(job, data), *([] if self.score else ["--exact"]))

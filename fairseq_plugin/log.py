@@ -1,0 +1,61 @@
+"""A short log of fairseq-train for whoever chose no other by LOGLEVEL or `--log-format`."""
+
+import functools
+import logging
+import math
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from fairseq.logging.progress_bar import SimpleProgressBar, TqdmProgressBar
+from fairseq.trainer import Trainer
+
+from fairseq_plugin.hooks import call_after, replace
+from fairseq_repairs.commands import is_fairseq_command
+from fairseq_repairs.log import is_chosen
+
+# How fairseq prepares each epoch; warnings stay.
+QUIET = ("fairseq.data.data_utils", "fairseq.data.iterators", "fairseq.tasks.fairseq_task")
+# What a line between two validations leaves out; the line of an epoch has it.
+DETAILS = {"nll_loss", "ppl", "ups", "wpb", "bsz", "num_updates", "gnorm", "clip", "loss_scale"}
+DETAILS |= {"train_wall", "gb_free", "wall"}
+
+
+def shorten() -> None:
+    """Leaves out the configuration, the module tree and how data are prepared, and shortens the lines of a training."""
+    if is_chosen() or not is_fairseq_command() or Path(sys.argv[0]).stem not in ("fairseq-train", "train"):
+        return
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # The command logs its configuration and its model as they are.
+    logging.getLogger("fairseq_cli.train").addFilter(lambda record: isinstance(record.msg, str))
+    call_after(Trainer, "__init__", _shorten_lines)
+
+
+def _shorten_lines(unused: None, trainer: Trainer, *others, **more) -> None:
+    for bar in (SimpleProgressBar, TqdmProgressBar):
+        replace(bar, "log", functools.partial(_log, trainer.cfg.optimization))
+
+
+def _log(limits: Any, log: Callable, bar: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None):
+    log(bar, brief(stats, limits, len(bar)), tag=tag, step=step)
+
+
+def brief(stats: dict[str, Any], limits: Any, updates_per_epoch: int) -> dict[str, Any]:
+    """The numbers of a line: updates, losses, rate, words a second, and the time left without validations.
+
+    Args:
+        stats: fairseq's.
+        limits: the options `max_update` and `max_epoch`; without either, no time is left out or known.
+        updates_per_epoch: of this epoch.
+    """
+    done, speed = stats.get("num_updates", 0), stats.get("ups", 0)
+    last = min(limits.max_update or math.inf, (limits.max_epoch or math.inf) * updates_per_epoch)
+    known = math.isfinite(last)
+    line = {"update": f"{done}/{last}" if known else done}
+    line |= {name: value for name, value in stats.items() if name not in DETAILS}
+    if known and speed:
+        line["left"] = str(timedelta(seconds=round((last - done) / speed)))
+    return line

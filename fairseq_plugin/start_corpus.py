@@ -1,0 +1,115 @@
+"""The raw text of a new project: read, checked, and divided into training, validation and test."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Row = tuple[str, ...]  # a line of each side
+
+LONGEST = 1000  # characters in a sentence of a pair; the models read 1,024 pieces
+COPIED = 100  # characters from which a line of the test text, in the training text, is no coincidence
+LEAST = {1: 20, 2: 50}  # rows for training, by the number of sides
+HELD_OUT, MOST_VALID, MOST_TEST = 0.05, 500, 1000  # the share of rows, and the largest number of pairs
+
+
+@dataclass
+class Corpus:
+    """Rows of each set, and what has been done to them, a sentence each."""
+
+    sets: dict[str, list[Row]]
+    notes: list[str]
+
+    @property
+    def characters(self) -> int:
+        """How long the training text is, all sides together."""
+        return sum(len(line) for row in self.sets["train"] for line in row)
+
+
+def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path]) -> Corpus:
+    """The text of a language model (one file a set) or of a translator (two files, whose lines are pairs).
+
+    Blanks within a line become single spaces. Without files for validation or test, rows of the training text are held
+    out: pairs at random, of running text its end.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: naming file and line, if a text is not UTF-8, sides have unequal lengths, a line of a pair is empty,
+            or a row of the test text is also one of training.
+    """
+    given = {name: read_rows(paths) for name, paths in dict(train=train, valid=valid, test=test).items() if paths}
+    if "test" in given:
+        reject_copies(train, given["train"], test, given["test"])
+    corpus = Corpus({name: [row for row in rows if is_kept(row)] for name, rows in given.items()}, [])
+    for name in given:
+        if left := len(given[name]) - len(corpus.sets[name]) if len(train) == 2 else 0:
+            corpus.notes.append(f"{name}: {left:,} pairs with a sentence of over {LONGEST:,} characters are left out")
+    for name, most in (("test", MOST_TEST), ("valid", MOST_VALID)):
+        if name not in given:
+            hold_out(corpus, name, most, pairs=len(train) == 2)
+    if (rows := len(corpus.sets["train"])) < LEAST[len(train)]:
+        raise ValueError(f"{train[0]}: leaves {rows} lines to train on: must be at least {LEAST[len(train)]}")
+    return corpus
+
+
+def read_rows(paths: Sequence[Path]) -> list[Row]:
+    """The lines of one or two files, side by side. Raises as :func:`read_corpus`."""
+    sides = [read_lines(path) for path in paths]
+    if len({*map(len, sides)}) > 1:
+        counts = ", ".join(f"{path} has {len(side):,} lines" for path, side in zip(paths, sides))
+        raise ValueError(f"{counts}: must be as many, because each line translates the other file's line of its number")
+    for path, side in zip(paths, sides):
+        if len(paths) == 2 and "" in side:
+            raise ValueError(f"{path}:{side.index('') + 1}: is empty: remove the line, from both files")
+    return list(zip(*sides))
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file."""
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(" ".join(line.decode("utf-8").split()))
+        except UnicodeDecodeError as error:
+            wrong = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+            rule = "must be UTF-8 text: convert the file, as with iconv -f LATIN1 -t UTF-8"
+            raise ValueError(f"{path}:{number}: {wrong}: {rule}") from None
+    return found
+
+
+def reject_copies(train: Sequence[Path], rows: list[Row], test: Sequence[Path], tested: list[Row]) -> None:
+    """Raises ValueError if a row of the test text is one of training: the score would tell how well it was memorised.
+
+    Running text may repeat short lines, such as headings.
+    """
+    places = {row: number for number, row in enumerate(rows, start=1)}
+    copies = [
+        (number, places[row])
+        for number, row in enumerate(tested, start=1)
+        if row in places and (len(row) == 2 or len(row[0]) >= COPIED)
+    ]
+    if copies:
+        number, place = copies[0]
+        raise ValueError(
+            f"{test[0]}:{number}: is also line {place} of {train[0]}, the first of {len(copies):,} such lines: remove "
+            "them from the training text, or the score would tell how well it was memorised"
+        )
+
+
+def is_kept(row: Row) -> bool:
+    """Whether a row is of use: not an empty line of running text, nor a pair that is too long."""
+    return all(row) and (len(row) == 1 or max(map(len, row)) <= LONGEST)
+
+
+def hold_out(corpus: Corpus, name: str, most: int, pairs: bool) -> None:
+    """Takes a set from the training rows, and their copies from what is left."""
+    rows = corpus.sets["train"]
+    count = max(1, int(HELD_OUT * len(rows)))
+    chosen = random.Random(1).sample(rows, min(count, most)) if pairs else rows[-count:]
+    taken = set(chosen)
+    corpus.sets["train"] = [row for row in rows if row not in taken] if pairs else rows[:-count]
+    corpus.sets[name] = chosen
+    corpus.notes.append(f"{name}: {len(chosen):,} lines of the training text were held out")

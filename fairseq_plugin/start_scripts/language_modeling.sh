@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Trains the model, then scores it on the test text. Run it again to go on after an interruption.
+#
+%{reasons}
+set -euo pipefail
+cd "$(dirname "$0")"
+plugin=$(python -m fairseq_plugin)
+
+fairseq-train data-bin --user-dir "$plugin" --task language_modeling \
+    %{model} \
+    --dropout %{dropout} --tokens-per-sample 256 --sample-break-mode none \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+    --lr %{rate} --lr-scheduler cosine --warmup-updates %{warmup} --max-update %{updates} --max-tokens %{tokens} \
+    --validate-interval-updates %{interval} --save-interval-updates %{interval} --keep-interval-updates 1 \
+    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir checkpoints \
+    --update-epoch-batch-itr True --log-interval %{logged}
+
+fairseq-eval-lm data-bin --user-dir "$plugin" --path checkpoints/checkpoint_best.pt --tokens-per-sample 256 >test.log
+tail -n 1 test.log

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Cuts the lines of text/ into pieces and numbers them. This has run; run it again after a change of text/.
+set -euo pipefail
+cd "$(dirname "$0")"
+mkdir -p pieces checkpoints
+
+# The model of the pieces has the name under which fairseq's hub interface looks for it, beside the checkpoints.
+python - <<'END'
+import sentencepiece
+
+sentencepiece.SentencePieceTrainer.train(
+    input="%{trained}",
+    model_prefix="checkpoints/sentencepiece.bpe",
+    model_type="bpe",
+    vocab_size=%{pieces},
+    hard_vocab_limit=False,
+    character_coverage=1.0,
+    minloglevel=1,
+)
+model = sentencepiece.SentencePieceProcessor(model_file="checkpoints/sentencepiece.bpe.model")
+for name in "%{names}".split():
+    with open(f"text/{name}", encoding="utf-8") as text, open(f"pieces/{name}", "w", encoding="utf-8") as pieces:
+        for line in text:
+            print(*model.encode(line.strip(), out_type=str), file=pieces)
+END
+
+fairseq-preprocess %{sides} --user-dir "$(python -m fairseq_plugin)" --destdir data-bin \
+    --trainpref pieces/train --validpref pieces/valid --testpref pieces/test

@@ -1,0 +1,60 @@
+"""Sizes in a checkpoint that its file cannot hold, rejected before anything of that size is allocated."""
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, models
+from torch import Tensor, nn
+
+from fairseq_repairs.replace import after, before
+
+MOST = 1 << 28  # numbers in tables that a checkpoint does not hold, such as positions
+LOADED: list[str] = []  # path of the checkpoint that was loaded last
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def note_path(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
+    """Notes the checkpoint whose model is built next."""
+    LOADED[:] = [str(path)]
+
+
+@before(models, "build_model")
+def require_held_model(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+    """Rejects a checkpoint whose options describe a larger model than its weights; fairseq allocates it first."""
+    if from_checkpoint and LOADED and os.path.isfile(path := LOADED[0]):
+        build = models.build_model.__wrapped__
+        require_held(lambda: build(copy.deepcopy(cfg), task, from_checkpoint), os.path.getsize(path), path)
+
+
+def require_held(build: Callable[[], nn.Module], most: int, path: Any) -> None:
+    """Raises ValueError if a model has more parameters than this, or larger tables than `MOST`; builds it without them.
+
+    A model that cannot be built so, or not at all, passes: building it tells why.
+    """
+    disabled = logging.root.manager.disable
+    logging.disable()
+    try:
+        with torch.device("meta"):
+            model = build()
+    except Exception:
+        return
+    finally:
+        logging.disable(disabled)
+    parameters = sum(each.numel() for each in model.parameters())
+    tables = sum(each.numel() for each in _tables(model))
+    if parameters > most or tables > MOST:
+        raise ValueError(
+            f"{path}: its options describe a model of {parameters:,} parameters and {tables:,} other numbers: must not "
+            f"be more than {most:,}, for which the file has room, and {MOST:,}"
+        )
+
+
+def _tables(model: nn.Module) -> Iterator[Tensor]:
+    """Tensors of a model that are not its parameters."""
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor))

@@ -1,0 +1,41 @@
+"""What fairseq-train says where no log was chosen."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fairseq_plugin import log
+from tests.support import cli
+
+STATS = dict(loss=5.0, nll_loss=4.0, ppl=16, wps=900.0, ups=2.0, num_updates=40, lr=0.001, gnorm=1.0, accuracy=0.5)
+SHORT = ["--user-dir", cli.PLUGIN, "--source-lang", "en", "--target-lang", "de", "--arch", "ringformer_tiny"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "update", "left"),
+    [
+        (dict(max_update=100, max_epoch=0), "40/100", "0:00:30"),
+        (dict(max_update=0, max_epoch=3), "40/60", "0:00:10"),
+        (dict(max_update=0, max_epoch=0), 40, None),
+    ],
+)
+def test_a_line_has_update_loss_rate_speed_and_time_left(limits, update, left):
+    line = log.brief(STATS, SimpleNamespace(**limits), updates_per_epoch=20)
+    expected = dict(update=update, loss=5.0, wps=900.0, lr=0.001, accuracy=0.5, left=left)
+    assert line == {name: value for name, value in expected.items() if value is not None}
+
+
+@pytest.mark.slow
+def test_a_training_says_little_before_its_first_result(corpus, tmp_path):
+    flags = [corpus.data, *SHORT, *cli.OPTIMISER, "--max-tokens", "500", "--max-update", "1", "--log-interval", "1"]
+    flags += ["--no-save", "--save-dir", tmp_path]
+    short = cli.run("fairseq-train", *flags, fresh=True).splitlines()
+    first = next(number for number, line in enumerate(short) if "| train_inner |" in line)
+    assert first <= 20
+    assert "update=1/1, loss=" in short[first]
+    assert "left=0:00:00" in short[first]
+    for chosen in (dict(env={"LOGLEVEL": "DEBUG"}), dict(words=["--log-format", "simple"])):
+        whole = cli.run("fairseq-train", *flags, *chosen.pop("words", []), fresh=True, **chosen)
+        assert "(encoder): LoopedEncoder(" in whole
+        assert "FutureWarning" in whole
+        assert "num_updates=1, " in whole

@@ -1,0 +1,170 @@
+"""`python -m fairseq_plugin.start`: its project trains, resumes and translates; bad text is named before all else."""
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairseq_plugin import start, start_corpus
+from tests.support import cli
+from tests.support.recipes import parsed
+
+LANGUAGES = ["en", "de"]
+
+
+def run(script: Path, stdin: str = "") -> str:
+    """Runs a script of a project, in a fork of the warm interpreter where it calls Python."""
+    environment = {"PATH": cli.search_path(), "PYTHONPATH": str(cli.REPOSITORY)}
+    return cli.run("bash", script, stdin=stdin, env=environment)
+
+
+def sides(corpus, split: str) -> list[Path]:
+    return [Path(f"{corpus.text}.{split}.{language}") for language in LANGUAGES]
+
+
+@pytest.fixture
+def shorter(monkeypatch):
+    """Only the smallest size, and as many updates as there are validations."""
+    monkeypatch.setattr(start, "SIZES", {task: sizes[:1] for task, sizes in start.SIZES.items()})
+    monkeypatch.setattr(start, "MOST_READINGS", 1)
+    monkeypatch.setattr(start, "FEWEST_UPDATES", 1)
+    monkeypatch.setattr(start, "VALIDATIONS", 2)
+    monkeypatch.setenv("PATH", cli.search_path())
+    monkeypatch.setenv("PYTHONPATH", str(cli.REPOSITORY))
+
+
+@pytest.mark.slow
+def test_a_translator_is_trained_resumed_and_used(corpus, tmp_path, shorter, capsys):
+    project = tmp_path / "my project"
+    start.main([str(project), "--train", *map(str, sides(corpus, "train")), "--minutes", "1"])
+    said, script = capsys.readouterr().out, (project / "train.sh").read_text()
+    reasons = re.findall(r"^\* (.*)$", said, re.M)
+    assert len(reasons) == 6
+    assert " ".join(re.sub(r"^# ", "", script.split("\n#\n")[1].split("set -e")[0], flags=re.M).split()) == " ".join(
+        f"* {reason}" for reason in reasons
+    )
+    assert said.endswith(f"Next: {project / 'train.sh'}\n")
+    held_out = (project / "text" / "test.en").read_text().splitlines()
+    assert not set(zip(held_out, (project / "text" / "test.de").read_text().splitlines())) & set(
+        zip(*((project / "text" / f"train.{language}").read_text().splitlines() for language in LANGUAGES))
+    )
+    log = run(project / "train.sh")
+    assert "example hypothesis: " in log
+    assert re.search(r"\| valid \| .* bleu ", log)
+    assert re.search(r"^Generate test with beam=5: BLEU = [\d.]+", log.splitlines()[-1])
+    again = run(project / "train.sh")
+    assert "| train_inner |" not in again
+    assert again.splitlines()[-1] == log.splitlines()[-1]
+    assert len(run(project / "translate.sh", stdin="one two\nthree\n").splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_a_language_model_is_trained_and_writes(corpus, tmp_path, shorter):
+    project, text = tmp_path / "lm", sides(corpus, "test")[1]
+    start.main([str(project), "--text", str(text), "--minutes", "1"])
+    rows = text.read_text().splitlines()
+    assert (project / "text" / "test").read_text().splitlines() == rows[-50:]
+    log = run(project / "train.sh")
+    assert re.search(r"Perplexity: [\d.]+", log.splitlines()[-1])
+    assert len(run(project / "write.sh", stdin="eins eins\n").splitlines()) == 1
+
+
+@pytest.mark.parametrize("task", start.SIZES)
+def test_every_size_has_a_script_that_fairseq_accepts(task):
+    for size in start.SIZES[task]:
+        script = start.Plan(task, 30.0, size).script(["a reason"])
+        (line,) = re.findall(r"^fairseq-train .*", script.replace("\\\n", ""), re.M)
+        parsed(*shlex.split(line.replace('"$plugin"', start.USER_DIR)))
+
+
+def test_a_larger_size_needs_time_to_read_the_text(monkeypatch):
+    seconds = dict(zip(start.SIZES["translation"], (0.1, 0.2, 0.4, 2.0)))
+    monkeypatch.setattr(start, "timed", lambda _, plan: replace(plan, seconds=seconds[plan.size], batches=180))
+    chosen = [start.choose(Path(), start.Plan("translation", minutes)) for minutes in (5, 20, 200)]
+    assert [plan.size.what for plan in chosen] == [
+        "2 + 2 passes of width 128",
+        "4 + 4 passes of width 128",
+        "6 + 6 passes of width 512",
+    ]
+    assert [plan.updates for plan in chosen] == [2400, 4800, 4800]
+    assert [plan.dropout for plan in chosen] == [0.1, 0.1, 0.1]
+    with pytest.raises(ValueError, match=r"^--minutes=0\.1: 48 updates fit in: must be at least 1$"):
+        start.choose(Path(), start.Plan("translation", 0.1))
+
+
+SOURCE = [f"Satz {number}" for number in range(100)]
+TARGET = [f"sentence {number}" for number in range(100)]
+
+
+@pytest.fixture
+def refused(tmp_path, rejected):
+    """Tells how a project of these texts is refused; nothing is written."""
+
+    def call(files: dict[str, str | bytes], *words: str) -> str:
+        for name, text in files.items():
+            (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        before = {path.name for path in tmp_path.iterdir()}
+        given = [str(tmp_path / word) if word in files else word for word in words]
+        said = rejected(start.main, tmp_path / "project", *given)
+        assert {path.name for path in tmp_path.iterdir()} == before
+        return said.replace(f"{tmp_path}/", "").splitlines()[-1].partition("error: ")[2]
+
+    return call
+
+
+def lines(rows: list[str]) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+def test_bad_text_is_named_with_file_and_line(refused):
+    good = {"a.de": lines(SOURCE), "a.en": lines(TARGET)}
+    pair = ("--train", "a.de", "a.en")
+    latin = lines(SOURCE[:2]).encode() + "für\n".encode("latin-1") + lines(SOURCE[3:]).encode()
+    assert refused({**good, "a.de": latin}, *pair) == (
+        "a.de:3: byte 0xfc at column 2: must be UTF-8 text: convert the file, as with iconv -f LATIN1 -t UTF-8"
+    )
+    assert refused({**good, "a.en": lines(TARGET[1:])}, *pair).startswith("a.de has 100 lines, a.en has 99 lines: ")
+    empty = lines([*TARGET[:4], " ", *TARGET[5:]])
+    assert refused({**good, "a.en": empty}, *pair) == "a.en:5: is empty: remove the line, from both files"
+    test = {"t.de": lines(["neu", SOURCE[7]]), "t.en": lines(["new", TARGET[7]])}
+    said = refused(good | test, *pair, "--test", "t.de", "t.en")
+    assert said.startswith("t.de:2: is also line 8 of a.de, the first of 1 such lines: remove them from the training")
+    assert refused(good | test, *pair, "--test", "t.de") == "--test: must be 2 files, like the training text"
+    assert refused({"a.txt": "x\n", "b.txt": "x\n"}, "--train", "a.txt", "b.txt") == (
+        "--train a.txt b.txt: the names must end in two languages, as in train.de train.en"
+    )
+    few = {"a.de": lines(SOURCE[:30]), "a.en": lines(TARGET[:30])}
+    assert refused(few, *pair) == "a.de: leaves 28 lines to train on: must be at least 50"
+    assert "No such file or directory: 'x.txt'" in refused(good, "--text", "x.txt")
+    assert refused(good, *pair, "--minutes", "nan") == "argument --minutes: nan: must be a number > 0"
+
+
+def test_a_project_that_exists_is_left_alone(tmp_path, rejected):
+    assert "exists already" in rejected(start.main, tmp_path, "--text", tmp_path / "x")
+
+
+def test_running_text_may_have_empty_lines_and_repeat_short_ones(tmp_path):
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.write_bytes(b"\xef\xbb\xbf" + lines(["Title", "", *SOURCE]).replace("\n", "\r\n").encode())
+    test.write_text(lines(["Title", "", "another  line"]))
+    corpus = start_corpus.read_corpus([train], [], [test])
+    assert corpus.sets["test"] == [("Title",), ("another line",)]
+    assert corpus.sets["train"][:2] == [("Title",), ("Satz 0",)]
+    assert corpus.sets["valid"] == [(row,) for row in SOURCE[-5:]]
+    test.write_text("long " * 30)
+    train.write_text(lines([*SOURCE, "long " * 30]))
+    with pytest.raises(ValueError, match=rf"^{test}:1: is also line 101 of {train}, "):
+        start_corpus.read_corpus([train], [], [test])
+
+
+def test_pairs_that_are_too_long_are_left_out_and_copies_of_what_is_held_out_too(tmp_path):
+    paths = [tmp_path / f"a.{language}" for language in LANGUAGES]
+    for path in paths:
+        path.write_text(lines([*(f"line {number}" for number in range(90)), *["same"] * 10, "x" * 1001]))
+    corpus = start_corpus.read_corpus(paths, [], [])
+    rows = corpus.sets
+    assert corpus.notes[0] == "train: 1 pairs with a sentence of over 1,000 characters are left out"
+    assert [len(rows[name]) for name in ("test", "valid")] == [5, 4]
+    assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
