@@ -302,7 +302,5 @@ class ConfiguredModel(nn.Module):
         Raises:
             ValueError: if there is no such model.
         """
-        raise ValueError(
-            f"--arch={args.arch}: defines no model without a loop to compare it with: its class needs a method "
-            "`unshared`"
-        )
+        rule = "defines no model without a loop to compare it with (the method `unshared` of its class)"
+        raise ValueError(f"--arch={args.arch}: {rule}")

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,8 @@ class Comparison(ABC):
         length: in what the length of a training is counted, "updates" or "epochs".
         diverged: what the log of a training that diverged contains.
         controls: the command lines of the rows.
-        imports: modules that all commands import, if starting them takes a while in comparison to running them; none
-            of them may look at the command.
     """
 
-    imports: Sequence[str] = ()
     length: str
     diverged: re.Pattern
     controls: Controls
@@ -39,6 +36,11 @@ class Comparison(ABC):
     @abstractmethod
     def score(self) -> Score:
         """Name and direction of the score."""
+
+    @property
+    def imports(self) -> Sequence[str]:
+        """Modules that all commands import, if they may start as forks; none of them may look at the command."""
+        return ()
 
     @abstractmethod
     def row(self, name: str, words: Sequence[str]) -> Row:
@@ -164,16 +166,20 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
     if "time" in args.rows:
         print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
     numbers = _trainings(rows, args)
+    print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}\n# {_estimate(comparison, rows, numbers)}")
+
+
+def _estimate(comparison: Comparison, rows: Sequence[Row], numbers: Mapping[str, int]) -> str:
+    """How long so many trainings of each row take on this machine."""
     minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name != "time"}
     said = [f"{name} {numbers[name]} x {each:,.1f}" for name, each in minutes.items()]
     if "time" in numbers:
         minutes["time"] = minutes["looped"]
         said.append(f"time {numbers['time']} x as long as looped")
     total = sum(numbers[name] * each for name, each in minutes.items())
-    print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}")
-    print(
-        f"# about {total:,.0f} minutes ({', '.join(said)}), by a few updates of each; validation and scoring take more"
-    )
+    if math.isinf(total):
+        return "they do not end: no option says how long they train"
+    return f"about {total:,.0f} minutes ({', '.join(said)}) by a few updates of each; validation and scoring take more"
 
 
 def _trainings(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, int]:

@@ -132,8 +132,8 @@ def warnings(looped: Row) -> list[str]:
     if share <= MOST:
         return []
     return [
-        f"Warning: {looped.embedded:,} of the {looped.parameters:,} parameters of `looped` ({share:.0%}) are embeddings, "
-        "which no loop makes fewer. With fewer symbols or wider layers, looping saves more."
+        f"Warning: {looped.embedded:,} of the {looped.parameters:,} parameters of `looped` ({share:.0%}) are "
+        "embeddings, of which a loop saves none. With fewer symbols or wider layers, it saves more of the whole."
     ]
 
 

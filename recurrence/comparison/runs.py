@@ -26,8 +26,8 @@ from recurrence.comparison.starter import Starter
 from recurrence.files import make_folder, open_in_place, read_json, remove, replace, write_text
 
 Values = dict[str, Any]
-COUNTS = ("updates", "epochs")
-UNITS = {"seconds": " s", "decoding": " s", "inference": " s"}
+COUNTS = ("updates", "epochs", "seconds")
+UNITS = {"decoding": " s", "inference": " s"}
 PAUSE = 0.1  # seconds between two looks at a log
 
 
@@ -94,12 +94,6 @@ class Run:
             raise ValueError(f"{path}: must hold a list of words")
         return flags
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
-        found = map(self.finished, self.steps)
-        return next((values is not None for values in found if values is None or "failure" in values), True)
-
 
 @dataclass
 class Runner:
@@ -108,8 +102,7 @@ class Runner:
     Args:
         jobs: runs at once; the cores are divided among them, unless OMP_NUM_THREADS is set.
         show: gets each line that a command adds to the log of its step.
-        imports: modules that the commands import, to start `python -m` faster;
-            see :mod:`recurrence.comparison.starter`.
+        imports: modules that all commands import, so that :mod:`recurrence.comparison.starter` does it once.
         trainings: how many there are in all, for the time that is left.
     """
 

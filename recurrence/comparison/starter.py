@@ -28,10 +28,15 @@ class Starter:
     """
 
     def __init__(self, imports: Sequence[str], environment: Mapping[str, str]):
-        command, pipe = [sys.executable, "-c", PROGRAM, *imports], subprocess.PIPE
-        # close_fds: it and its forks hold the locks, even if this program is killed.
-        options = dict(env=environment, start_new_session=True, close_fds=False, text=True)
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, **options)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            close_fds=False,  # it and its forks hold the locks, even if this program is killed
+            text=True,
+        )
 
     def run(self, words: Sequence[str], log: Path) -> int:
         """Runs a module with its arguments, its output appended to a log; returns its status, negative for a signal."""

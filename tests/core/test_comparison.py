@@ -356,7 +356,7 @@ def test_a_dry_run_estimates_all_trainings(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "# 22 trainings, logged in ROW/seedN/train.log and score.log" in said
     assert "# about 120 minutes (looped 4 x 6.0, once 4 x 4.0, storage 4 x 7.0, narrow 4 x 6.0, deep 4 x 4.0, " in said
-    assert "time 2 x as long as looped), by a few updates of each" in said
+    assert "time 2 x as long as looped) by a few updates of each" in said
 
 
 def test_what_is_left_is_said_after_each_training(tmp_path, capsys):
@@ -365,7 +365,7 @@ def test_what_is_left_is_said_after_each_training(tmp_path, capsys):
     said = capsys.readouterr().err.splitlines()
     assert said[:2] == [
         f"looped, seed 1: train, logged in {tmp_path}/looped/seed1-lr1/train.log ...",
-        "looped, seed 1: train: 10 updates, seconds 60.00 s, score 1.00, decoding 1.00 s, validation 4.00 "
+        "looped, seed 1: train: 10 updates, 60.00 seconds, score 1.00, decoding 1.00 s, validation 4.00 "
         "(training 1 of 4; about 0 minutes left)",
     ]
     assert [re.search(r"training (\d of \d)", line)[1] for line in said[1::2]] == [

@@ -1,11 +1,14 @@
 """python -m fairseq_plugin.compare: controls of every architecture, rejections, and a comparison from end to end."""
 
 import json
+import re
 import shlex
+import sys
 from unittest.mock import Mock
 
 import pandas as pd
 import pytest
+import torch
 from fairseq import options as fairseq_options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
@@ -14,8 +17,10 @@ from fairseq_plugin.controls import TextControls
 from fairseq_plugin.elastic import loops_by_side
 from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
+from fairseq_repairs.checkpoints import load_safely
 from recurrence import count
 from recurrence.comparison.rows import ROWS, Length
+from recurrence.comparison.runs import Command, Runner
 from tests.support import cli, models
 from tests.support.flags import options
 
@@ -137,6 +142,7 @@ ELASTIC = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy"]
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),
+        (["--arch", cli.ARCH, "--score-sentences", "0"], "--score-sentences=0: must be >= 1"),
         ([*ELASTIC, "--depth-range", "4-2"], "--depth-range=4-2: must be MIN-MAX with 1 <= MIN < MAX"),
         (["--arch", cli.ARCH, "--score", "--gen-subset none"], "none"),
         (["--arch", cli.ARCH, "--score", "--beem 5"], "unrecognized arguments: --beem 5"),
@@ -169,6 +175,53 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stag
     command = list(comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].commands[0].words)
     assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
     assert set(stretched.split()) <= set(command)
+
+
+OWN = """
+from fairseq_plugin.models.ringformer import RingFormer, vanilla_layers
+from fairseq_plugin.register import register_family, size
+
+class Own(RingFormer):
+    unshared = staticmethod(vanilla_layers)
+
+register_family("own_family", Own, {"own_tiny": size(16, 32, 2, 3)})
+"""
+
+
+@pytest.mark.slow
+def test_an_architecture_of_ones_own_is_compared(corpus, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(OWN)
+    words = [corpus.data, "--output", tmp_path / "out", *FLAGS[len(cli.MODEL) :], "--arch", "own_tiny"]
+    words += ["--user-dir", tmp_path / "own", "--rows", "narrow", "--score", "--max-len-b 15", "--max-update", "2"]
+    run(*words)
+    runs = pd.read_csv(tmp_path / "out" / "runs.csv").set_index("row")
+    assert runs.score.notna().all()
+    assert 0.9 * runs.parameters.looped <= runs.parameters.narrow <= runs.parameters.looped
+
+
+@pytest.mark.slow
+def test_a_fork_trains_as_its_command_does_bit_for_bit(corpus, tmp_path):
+    """The starter is a process of its own, and so is the command: neither is a fork of the tests' interpreter."""
+    weights = []
+    for name, imports in {"own": (), "fork": compare.UPSTREAM}.items():
+        flags = [corpus.data, "--arch", cli.ARCH, *FLAGS, "--dropout", "0.1", "--save-dir", tmp_path / name]
+        train = ["fairseq_cli.train", *flags, "--user-dir", compare.USER_DIR]
+        runner = Runner(imports=imports)
+        assert runner.run(Command.of(sys.executable, "-m", *train), tmp_path / f"{name}.log") == 0
+        runner.close()
+        weights.append(load_safely(tmp_path / name / "checkpoint_last.pt")["model"])
+    own, fork = weights
+    assert own.keys() == fork.keys()
+    assert all(torch.equal(own[key], fork[key]) for key in own)
+
+
+@pytest.mark.slow
+def test_part_of_the_test_set_is_decoded(corpus, tmp_path):
+    words = [corpus.data, "--output", tmp_path, "--rows", "once", *FLAGS, "--arch", cli.ARCH, "--max-update", "1"]
+    run(*words, "--score", "--max-len-b 5", "--score-sentences", "20")
+    decoded = re.search(r"Translated ([\d,]+) sentences", (tmp_path / "once" / "seed1" / "score.log").read_text())
+    assert 10 <= int(decoded[1].replace(",", "")) <= 30
 
 
 def run(*words) -> str:
