@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recurrence.files import require_regular
+
 Row = tuple[str, ...]  # a line of each side
 
 LONGEST = 1000  # characters in a sentence of a pair; the models read 1,024 pieces
@@ -66,6 +68,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a file."""
+    require_regular(path)
     lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()

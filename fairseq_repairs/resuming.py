@@ -268,8 +268,8 @@ def warn_of_unused_model(extra: dict[str, Any] | None, trainer: Trainer, filenam
         return
     missing = "" if PathManager.exists(wanted) else ", which does not exist,"
     logger.warning(
-        f"--finetune-from-model {wanted}{missing} is not used: the training of {filename}, which did not begin with it, "
-        "goes on; use another --save-dir"
+        f"--finetune-from-model {wanted}{missing} is not used: the training of {filename}, which did not begin with "
+        "it, goes on; use another --save-dir"
     )
 
 

@@ -105,7 +105,9 @@ def require_held(build: Callable[[], nn.Module], most: int, path: Path) -> None:
     try:
         with torch.device("meta"):
             model = build()
-    except Exception:
+    except Exception as error:
+        if "overflow" in str(error):  # of a size that no tensor can have
+            raise ValueError(f"{path}: its options describe a model that no machine can hold: {error}") from None
         return
     size = sum(parameter.numel() for parameter in model.parameters())
     if size > most:

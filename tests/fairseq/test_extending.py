@@ -85,7 +85,7 @@ def own(tmp_path) -> Path:
 
 @pytest.mark.slow
 def test_an_architecture_of_a_user_trains(own, corpus, tmp_path):
-    flags = ("--user-dir", own, "--arch", "my_ring", "--max-update", "1")
+    flags = ("--user-dir", own, "--arch", "my_ring", "--batch-size", "16", "--max-update", "1")
     log = cli.train(corpus.data, tmp_path / "run", *flags, env={"PYTHONPATH": str(cli.REPOSITORY)})
     assert len(cli.logged(log)) == 1
 

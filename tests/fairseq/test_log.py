@@ -27,13 +27,13 @@ def test_a_line_has_update_loss_rate_speed_and_time_left(limits, update, left):
 
 @pytest.mark.slow
 def test_a_training_says_little_before_its_first_result(corpus, tmp_path):
-    flags = [corpus.data, *SHORT, *cli.OPTIMISER, "--max-tokens", "500", "--max-update", "1", "--log-interval", "1"]
+    flags = [corpus.data, *SHORT, *cli.OPTIMISER, "--max-tokens", "500", "--max-update", "2", "--log-interval", "1"]
     flags += ["--no-save", "--save-dir", tmp_path]
     short = cli.run("fairseq-train", *flags, fresh=True).splitlines()
     first = next(number for number, line in enumerate(short) if "| train_inner |" in line)
     assert first <= 20
-    assert "update=1/1, loss=" in short[first]
-    assert "left=0:00:00" in short[first]
+    assert "update=1/2, loss=" in short[first]
+    assert "left=0:00:00" in short[first + 1]  # fairseq knows no speed before
     for chosen in (dict(env={"LOGLEVEL": "DEBUG"}), dict(words=["--log-format", "simple"])):
         whole = cli.run("fairseq-train", *flags, *chosen.pop("words", []), fresh=True, **chosen)
         assert "(encoder): LoopedEncoder(" in whole

@@ -17,7 +17,7 @@ FAMILIES = [
     *("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base", "sequence", "universal_small"),
     *("recursive_iwslt_de_en", "s2t_cycle", "ilr_small", "cycle_rev_lm", "recurrent_lm"),
 ]
-EMBEDDING, PROFILE = "EMBEDDING", "PROFILE"  # stand for files that the test writes
+EMBEDDING, PROFILE, CHECKPOINT = "EMBEDDING", "PROFILE", "CHECKPOINT"  # stand for files that the test writes
 
 
 class Knob(NamedTuple):
@@ -103,6 +103,7 @@ KNOBS = {
     "block_loops": Knob("--block-loops 4", "parameters"),
     "no_lrc": Knob("--no-lrc", "parameters"),
     "nll": Knob("--nll", "parameters"),
+    "load_pretrained_encoder_from": Knob(f"--load-pretrained-encoder-from {CHECKPOINT}", "values"),
     "conv_channels": Knob("--conv-channels 16", "parameters"),
     "conv_kernel_sizes": Knob("--conv-kernel-sizes 3,5,1", "parameters"),
     "reuse_map": Knob("--reuse-map 1,3,1", "output"),
@@ -208,13 +209,19 @@ def test_every_option_has_an_effect_or_is_rejected(arch, name, embedding_file, t
     knob, files = OF_FAMILY.get((arch, name), KNOBS[name]), {EMBEDDING: str(embedding_file)}
     files[PROFILE] = str(tmp_path / "profile")
     Path(files[PROFILE]).write_text("1.5\n" * (16 if arch.startswith("one_wide_ffn") else 20))
+    files[CHECKPOINT] = str(tmp_path / "checkpoint.pt")
     flags = [files.get(flag, flag) for flag in knob.flags.split()]
     base = without(models.tiny_flags(arch), knob.base)
     if arch in knob.rejected:
         with pytest.raises(ValueError, match=knob.rejected[arch]):
             build(arch, base + flags)
         return
-    plain, other = build(arch, base, knob.off), build(arch, base + flags)
+    plain = build(arch, base, knob.off)
+    if files[CHECKPOINT] in flags:
+        weights = {key: value + 1 for key, value in plain.state_dict().items()}
+        history = [{"criterion_name": "", "best_loss": 0}]
+        torch.save({"model": weights, "optimizer_history": history, "extra_state": {}}, files[CHECKPOINT])
+    other = build(arch, base + flags)
     allowed = [{"parameters"}, {"output"}] if knob.changes == "either" else [set(knob.changes.split())]
     assert changed(plain, other, joint_inputs(arch)) in allowed
 

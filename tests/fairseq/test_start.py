@@ -138,6 +138,7 @@ def test_bad_text_is_named_with_file_and_line(refused):
     few = {"a.de": lines(SOURCE[:30]), "a.en": lines(TARGET[:30])}
     assert refused(few, *pair) == "a.de: leaves 28 lines to train on: must be at least 50"
     assert "No such file or directory: 'x.txt'" in refused(good, "--text", "x.txt")
+    assert refused(good, "--text", ".") == ".: must be a file, not a folder, a pipe or a device"
     assert refused(good, *pair, "--minutes", "nan") == "argument --minutes: nan: must be a number > 0"
 
 

@@ -103,11 +103,39 @@ def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
     exec(example, names)
     assert names["heat"].shape == (2, 4, 4)
     assert names["heat"].flatten(1).amax(1).gt(0).all()
-    tokens = vision.small("uit")
-    kept = []
-    tokens.loop.after[-2].register_forward_hook(lambda module, inputs, output: kept.append(output))
-    (gradient,) = torch.autograd.grad(tokens(vision.images(tokens)).sum(), kept)
-    assert gradient[:, 1:].abs().amax(2).gt(0).all()  # of every patch
+
+
+def module_of_the_page(case: str, model: torch.nn.Module) -> torch.nn.Module:
+    """The module that the page names for Grad-CAM."""
+    text = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\S.*?) \| `(model\..*?)` \|", text, re.M))
+    assert len(rows) == 4
+    name = vision.CASES[case][0]
+    token = name.startswith("sret_") and model.global_pool == "token"
+    family = '`sret_*` with `global_pool="token"`' if token else f"`{name.partition('_')[0]}_*`"
+    return eval(rows.get("`owf_vit*`" if name.startswith("owf_vit") else family, rows["all others"]))
+
+
+@pytest.mark.parametrize("case", vision.CASES)
+def test_the_modules_for_grad_cam_have_a_gradient_at_every_patch(case):
+    model, kept = vision.small(case), []
+    module_of_the_page(case, model).register_forward_hook(lambda module, inputs, output: kept.append(output))
+    logits = model(vision.images(model))
+    (state,) = kept
+    (gradient,) = torch.autograd.grad(logits.amax(1).sum(), state[0] if isinstance(state, tuple) else state)
+    sizes = (
+        gradient.flatten(2).norm(dim=1) if gradient.dim() == 4 else gradient[:, model.num_prefix_tokens :].norm(dim=2)
+    )
+    assert sizes.gt(0).all()
+
+
+@pytest.mark.parametrize("name", ["uit", "sret_t"])
+def test_an_image_without_a_batch_is_rejected_by_its_rule(name):
+    model = vision.small(name)
+    with pytest.raises(
+        AssertionError, match=r"^images must be \(B, channels, height, width\); of one image, give image"
+    ):
+        model(vision.images(model)[0])
 
 
 @pytest.mark.slow

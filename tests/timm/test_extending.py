@@ -5,9 +5,11 @@ import re
 import pytest
 import torch
 
-from tests.support import vision
+from tests.support import cli, vision
 from tests.support.guide import GUIDE, files_crossed, imported_example
+from tests.support.image_training import flags, train
 from tests.support.vision import timm
+from timm_plugin import train as train_image
 from timm_plugin._layers import DropPath
 
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "timm_plugin.scaled_vit": "ScaledConfig"}
@@ -60,6 +62,31 @@ def test_the_example_has_the_options_of_every_vit(example):
 def test_wrong_options_of_the_example_are_rejected(example, scale, rule):
     with pytest.raises(ValueError, match=rule):
         scaled(first_scale=scale)
+
+
+@pytest.mark.slow
+def test_the_example_trains_by_command_from_a_package_of_ones_own(images, tmp_path, rejected):
+    block, model = (
+        text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if any(map(text.count, FILES.values()))
+    )
+    own = tmp_path / "own_models"
+    own.mkdir()
+    (own / "scaled.py").write_text(block)
+    (own / "__init__.py").write_text(model.replace("recurrence.papers.scaled", "own_models.scaled"))
+    words = ["--user-module", own, "--model", "scaled_vit", "--model-kwargs", "patch_size=8", "embed_dim=32", "depth=2"]
+    assert "scaled_vit: " in train(images, tmp_path / "run", *words, "num_heads=2")
+    accuracy = ["-m", "timm_plugin.accuracy", tmp_path / "run"]
+    assert "says 'scaled_vit', which nothing has registered (--user-module may)" in cli.python(*accuracy, fails=True)
+    assert '"top1"' in cli.python(*accuracy, "--user-module", own)
+    dry = ["--seeds", "1", "--rows", "storage", "--dry-run"]
+    planned = flags(images, tmp_path / "compared", *words, "num_heads=2")
+    assert f"--user-module {own}" in cli.python("-m", "timm_plugin.compare", *planned, *dry)
+
+
+def test_what_is_no_module_is_rejected(images, tmp_path, rejected):
+    (tmp_path / "timm.py").write_text("")
+    for path, rule in (("none.py", "must be a Python file, or a folder with"), ("timm.py", "must have another name")):
+        assert rule in rejected(train_image.main, *flags(images, tmp_path, "--user-module", tmp_path / path))
 
 
 def test_the_guide_names_the_files_of_a_forward_pass():

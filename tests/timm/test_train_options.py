@@ -60,8 +60,9 @@ REJECTED = {
     "--teacher-kwargs in_chans=1: must be 3, as images are read in RGB": [
         *(*TEACHER, "--teacher-checkpoint", __file__, "--teacher-kwargs", "in_chans=1"),
     ],
-    "unexpected keyword argument 'dept'": ["--model-kwargs", "dept=3"],
+    "unexpected keyword argument 'dept'; did you mean 'depth'?": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
+    "--model sret_nan: must be a registered model; did you mean 'sret_nano'?": ["--model", "sret_nan"],
     "--depth-range: invalid depths value: 'all'": ["--depth-range", "all"],
     "--depth-range (1, 2): needs a looped model of timm_plugin": ["--depth-range", "1-2"],
     "error: --loop-after-updates=9: was removed: train with all passes": ["--loop-after-updates", "9"],
@@ -79,6 +80,16 @@ REJECTED = {
 def test_a_wrong_option_is_named_before_any_work(images, tmp_path, rejected, message, more):
     assert message in rejected(train.main, *flags(images, tmp_path / "run", *more))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_head_and_a_file_as_output_name_the_remedy(images, tmp_path, rejected):
+    file = tmp_path / "weights.pth"
+    sizes = dict(patch_size=4, embed_dim=24, depth=2, num_heads=2, img_size=16)
+    torch.save(timm.create_model("vit_tiny_patch16_224", num_classes=5, **sizes).state_dict(), file)
+    words = flags(images, tmp_path / "run", "--model-kwargs", *SMALL, f"checkpoint_path={file}")
+    remedy = "for 5 classes; for a new head, give --model-kwargs pretrained=True \"pretrained_cfg_overlay={'file': "
+    assert f"{remedy}'{file}'" in rejected(train.main, *words)
+    assert f"--output {file}: must be a folder, not a file" in rejected(train.main, *flags(images, file))
 
 
 def test_a_timm_without_what_the_trainer_needs_is_rejected_by_its_version(monkeypatch):
