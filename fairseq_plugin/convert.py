@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq_plugin.export import hugging_face, upstream
 from fairseq_plugin.export.unshare import unshared
 from fairseq_repairs.checkpoints import load_safely
+from recurrence.files import make_folder, new_folder
 from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 write_onnx(state, args.output, data, args.sentencepiece_model, args.int8)
             return
         before, state = state, unshare_checkpoint(state)
-        args.output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(args.output.parent)
     except (ValueError, OSError) as error:
         parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
@@ -168,7 +168,6 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
         args = _model_options(state)
         model = upstream.build(args, state["model"])
         onnx.check(model, args)
-        new.mkdir()
         dictionaries = _load_dictionaries(state, dictionary, hasattr(model, "encoder"))
         onnx.write(model, args, new, dictionaries, pieces, int8)
     logger.info("wrote %s", folder)
@@ -180,10 +179,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     """The place of a folder that becomes this one once it is complete. Raises ValueError if that exists."""
     if folder.exists():
         raise ValueError(f"OUT={folder}: must not exist yet")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.resolve().parent, prefix=f".{folder.name}.") as parent:
-        yield Path(parent) / "model"
-        (Path(parent) / "model").rename(folder)
+    with new_folder(folder) as new:
+        yield new
 
 
 def _sizes(state: dict[str, Any], path: Path, layers: int = 0) -> str:

@@ -107,6 +107,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         folder.rename(path)
 
 
+def temporary_folder() -> tempfile.TemporaryDirectory:
+    """A new folder of this user's alone, outside of all others; it is removed after its `with`."""
+    return tempfile.TemporaryDirectory()
+
+
 def replace(source: str | Path, target: str | Path) -> None:
     """Renames a file, in place of another of that name or of a link."""
     os.replace(source, target)

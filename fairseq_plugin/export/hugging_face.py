@@ -24,6 +24,7 @@ from fairseq_plugin.models.ilr import IntraLayerRecurrence
 from fairseq_plugin.options import SIDES
 from fairseq_plugin.published.language import ilr_layer
 from fairseq_plugin.seq2seq import LoopedTransformer
+from recurrence.files import make_folder, write_text
 from recurrence.weights.names import to_theirs
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
@@ -143,7 +144,7 @@ def write(
     """Writes the folder, with a tokenizer whose token ids are those of the dictionary.
 
     Args:
-        folder: must not exist. If the target has its own dictionary, its tokenizer is in the subfolder `target`.
+        folder: where to write. If the target has its own dictionary, its tokenizer is in the subfolder `target`.
         config, weights: from :func:`converted`.
         dictionaries: of the source and the target, or of a language model.
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
@@ -159,7 +160,7 @@ def write(
     for dictionary, size in zip(dictionaries, sizes, strict=True):
         if len(dictionary) != size:
             raise ValueError(f"--dictionary: has {len(dictionary)} symbols, the model {size}")
-    folder.mkdir(parents=True)
+    make_folder(folder)
     source, target = dictionaries[0], dictionaries[-1]
     eos = source.eos()
     if is_translation:
@@ -176,7 +177,7 @@ def write(
 
 
 def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, is_translation: bool) -> None:
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     # The end-of-sentence symbol ends a sentence, but in fairseq's language models it precedes a text.
     end = dictionary[dictionary.eos()]
     template = f"$A {end}" if is_translation else f"{end} $A"
@@ -188,7 +189,7 @@ def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, 
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):

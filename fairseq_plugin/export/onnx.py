@@ -6,7 +6,6 @@ every tensor stands once, however often its block runs and whichever of the two 
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from torch.export import Dim
 
 from fairseq_plugin.language_model import LanguageModel
 from fairseq_plugin.seq2seq import LoopedTransformer
+from recurrence.files import atomic_write, write_text
 from recurrence.papers.kausik import RecurrentStack
 from recurrence.papers.streaming import LayerState
 from recurrence.weights.onnx import export as export_module
@@ -234,12 +234,12 @@ def write(
     for graph in made:
         program = export(graph, int8)
         weights.move(program)
-        (folder / f"{graph.name}.onnx").write_bytes(program.SerializeToString())
+        _write(folder / f"{graph.name}.onnx", program.SerializeToString())
     given, places = made[-1].inputs, made[-1].dynamic
     for (name, tensor), dims in zip(list(given.items())[1:], places[1:]):
         if name not in ("contexts", "source"):
             state[name] = [dims.get(dim, size) for dim, size in enumerate(tensor.shape)]
-    (folder / WEIGHTS).write_bytes(bytes(weights.data))
+    _write(folder / WEIGHTS, weights.data)
     output = dictionaries[-1]
     about = dict(
         architecture=args.arch,
@@ -253,7 +253,12 @@ def write(
         longest=min(model.decoder.max_positions(), 1 << 20),
         pieces=None if pieces is None else PIECES,
     )
-    (folder / ABOUT).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    write_text(folder / ABOUT, json.dumps(about, ensure_ascii=False))
     if pieces is not None:
-        shutil.copyfile(pieces, folder / PIECES)
-    shutil.copyfile(Path(__file__).parents[1] / "serve.py", folder / "serve.py")
+        _write(folder / PIECES, pieces.read_bytes())
+    _write(folder / "serve.py", Path(__file__).parents[1].joinpath("serve.py").read_bytes())
+
+
+def _write(path: Path, data: bytes | bytearray) -> None:
+    with atomic_write(path, "wb") as file:
+        file.write(data)

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import onnx
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
+
+from recurrence.files import temporary_folder
 
 OPSET = 20
 
@@ -27,7 +28,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor], int8: bool = False, **ar
         int8: whether the weights of matrix products, embeddings and convolutions are stored in eight bits.
         **arguments: names and dynamic dimensions of inputs and outputs, as `torch.onnx.export` takes them.
     """
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with temporary_folder() as folder, _quiet():
         path = Path(folder) / "graph.onnx"
         program = torch.onnx.export(
             module.eval(), tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False, **arguments
@@ -43,7 +44,7 @@ def export(module: nn.Module, inputs: Sequence[Tensor], int8: bool = False, **ar
 
 
 def _in_eight_bits(made: onnx.ModelProto) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with temporary_folder() as folder, _quiet():
         path = Path(folder) / "graph.onnx"
         kinds, flat = ["MatMul", "Gather"], {tensor.name for tensor in made.graph.initializer if len(tensor.dims) == 2}
         # Level signals are a stack of matrices, which onnxruntime cannot multiply with a zero point per channel.
