@@ -353,7 +353,7 @@ HOSTILE = {
     "crop_pct": [0, 2, float("nan"), "1"],
     "mean": [float("nan"), [float("nan")] * 3, "0.5", []],
     "std": [[2, 2, 2], 3],
-    "label_names": ["cat", [3], ["x"] * 10**6],
+    "label_names": ["cat", [3], 5],
     "model_kwargs": [
         "depth=1",
         {"depth": 10**9},
