@@ -24,7 +24,9 @@ def pick(listed: dict[str, dict[str, list[str]]], imagenet: Path, output: Path) 
             raise ValueError(f"{split}: must list the files of each class")
         for name, files in listed[split].items():
             for one in (name, *files) if isinstance(files, list) else (None,):
-                if not isinstance(one, str) or Path(one).name != one:  # which could lead anywhere
+                if (
+                    not isinstance(one, str) or one in ("", ".", "..") or Path(one).name != one
+                ):  # which could lead anywhere
                     raise ValueError(f"{split}: {name}: {one!r}: must be the name of a file of that class")
     if listed["train"].keys() != listed["val"].keys():
         raise ValueError("train and val list different classes: must be the same")

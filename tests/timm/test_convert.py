@@ -115,7 +115,11 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
     loaded, x = checkpoints.load(path), vision.images(model)
     assert loaded.config == model.config
     assert torch.equal(loaded(x), model(x))
-    assert resolve_data_config(model=loaded) == {**resolve_data_config(model=model), "crop_pct": 0.5}
+    assert resolve_data_config(model=loaded) == {
+        **resolve_data_config(model=model),
+        "crop_pct": 0.5,
+        "input_size": [1, 32, 32],
+    }
     assert checkpoints.load(path, global_pool="max").global_pool == "max"
     convert.main(["unshare", str(path), str(tmp_path / "own")])
     assert json.loads((tmp_path / "own" / "config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.5
@@ -147,7 +151,10 @@ def test_a_timm_that_would_not_save_the_options_is_rejected(tmp_path, rejected, 
         ("unshare {file} {folder}", "OUT={folder}: must not exist yet"),
         ("unshare {file} {out}", "--model: must name the model of {file}"),
         ("unshare {folder}/missing.pth {out}", "IN={folder}/missing.pth: no such file"),
-        ("unshare {file} {out} --model uit --model-kwargs depth=1", "not the weights of uit with {{'depth': 1}}"),
+        (
+            "unshare {file} {out} --model uit --model-kwargs depth=1",
+            "its options describe a model of 8,449,768 parameters",
+        ),
         ("unshare {file} {out} --model-kwargs depth", "argument --model-kwargs: 'depth': must be key=value"),
         ("share {file} {out} --rank 8", "convert share: error: was removed: train a looped model from scratch"),
     ],
@@ -165,8 +172,12 @@ MISSING = r"'depth': 9}: Missing key\(s\) in state_dict: \"\S+\" and \d+ more\. 
 @pytest.mark.parametrize(
     ("place", "options", "message"),
     [
-        ("cut.safetensors", ["--model", "uit"], "cut.safetensors: not the weights of uit with {}: "),
-        ("folder", [], "folder: not the weights of local-dir:.* with {}: "),
+        (
+            "cut.safetensors",
+            ["--model", "uit"],
+            "cut.safetensors: its options describe a model of 8,449,768 parameters",
+        ),
+        ("folder", [], "folder: "),
         ("other", [], "other/config.json: must name the architecture, as a folder in timm's format does"),
         ("whole", ["--model-kwargs", "depth=9"], rf"whole: not the weights of local-dir:.*{MISSING}"),
         ("whole", ["--model-kwargs", "depths=9"], "whole: not the weights of .* unexpected keyword .*'depths'"),

@@ -51,7 +51,7 @@ def test_a_file_stores_each_tensor_once_and_takes_any_batch(structure):
         torch.testing.assert_close(run(made, images[:count]), model(images[:count]), rtol=1e-4, atol=1e-5)
     held = sum(numpy_helper.to_array(tensor).nbytes for tensor in made.graph.initializer)
     stored = stored_bytes(model.state_dict().values())
-    assert held < stored + 3000  # shapes, and the inverses of permutations
+    assert held < stored + 5000  # shapes, and the inverses of permutations
     assert made.ByteSize() < stored + GRAPH
 
 
