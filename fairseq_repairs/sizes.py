@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils, models
 from torch import Tensor, nn
 
-from fairseq_repairs.replace import after, before
+from fairseq_repairs.replace import after, instead
 
 MOST = 1 << 28  # numbers in tables that a checkpoint does not hold, such as positions
 LOADED: list[str] = []  # path of the checkpoint that was loaded last
@@ -22,12 +22,12 @@ def note_path(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
     LOADED[:] = [str(path)]
 
 
-@before(models, "build_model")
-def require_held_model(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+@instead(models, "build_model")
+def require_held_model(build: Callable, cfg: Any, task: Any, from_checkpoint: bool = False) -> nn.Module:
     """Rejects a checkpoint whose options describe a larger model than its weights; fairseq allocates it first."""
     if from_checkpoint and LOADED and os.path.isfile(path := LOADED[0]):
-        build = models.build_model.__wrapped__
         require_held(lambda: build(copy.deepcopy(cfg), task, from_checkpoint), os.path.getsize(path), path)
+    return build(cfg, task, from_checkpoint)
 
 
 def require_held(build: Callable[[], nn.Module], most: int, path: Any) -> None:

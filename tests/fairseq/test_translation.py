@@ -8,6 +8,7 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from fairseq.sequence_scorer import SequenceScorer
 
+from fairseq_plugin.models.ringformer import RingFormer
 from tests.support import cli, models
 from tests.support.states import same_runs
 
@@ -52,6 +53,19 @@ def test_generate_translates_and_scores_every_sentence(beam_search, corpus):
     reference = corpus.text.with_name(f"{corpus.text.name}.test.de").read_text().split()
     assert float(re.search(r"BLEU = (\S+)", beam_search)[1]) > 0
     assert f"ref_len = {len(reference)})" in beam_search
+
+
+def test_loading_builds_a_model_once_more_to_see_its_size(trained, corpus, monkeypatch):
+    """On the meta device; without memory, a checkpoint of any size is rejected there."""
+    devices, build = [], RingFormer.build_model.__func__
+    monkeypatch.setattr(RingFormer, "build_model", classmethod(lambda *args: devices.append(device()) or build(*args)))
+    TransformerModel.from_pretrained(str(trained.folder), "checkpoint_last.pt", str(corpus.data))
+    assert devices == ["meta", "cpu"]
+
+
+def device() -> str:
+    """Where a new tensor is."""
+    return torch.empty(0).device.type
 
 
 def test_the_hub_prints_alignments(trained, corpus, caplog):

@@ -103,15 +103,16 @@ def test_a_tensor_is_no_larger_than_its_file(tensor, trained_once, tmp_path):
     is_rejected(tmp_path / "model.pt", "has a tensor of shape .*, which a file of [0-9,]+ bytes does not hold")
 
 
+@pytest.mark.parametrize("user_dir", [cli.REPAIRS, cli.PLUGIN], ids=["repairs", "plugin"])
 @pytest.mark.parametrize("option", ["encoder_embed_dim", "encoder_ffn_embed_dim"])
-def test_a_model_larger_than_its_file_is_not_built(option, trained_once, tmp_path):
+def test_a_model_larger_than_its_file_is_not_built(option, user_dir, trained_once, tmp_path):
     """Its options describe gigabytes."""
     data, path = trained_once("transformer")
     state = load_safely(path)
     setattr(state["cfg"]["model"], option, 10**6)
     torch.save(state, path := tmp_path / "large.pt")
     rule = "its options describe a model of [0-9,]+ parameters and [0-9,]+ other numbers: must not be more than "
-    said = cli.run("fairseq-generate", data, "--user-dir", cli.REPAIRS, "--path", path, "--cpu", fails=True)
+    said = cli.run("fairseq-generate", data, "--user-dir", user_dir, "--path", path, "--cpu", fails=True)
     assert re.search(f"error: {path}: {rule}", said)
 
 
