@@ -12,7 +12,6 @@ fits into the time. All else are fairseq's and sentencepiece's own commands, in 
 """
 
 import argparse
-import itertools
 import math
 import re
 import shlex
@@ -20,17 +19,14 @@ import shutil
 import string
 import subprocess
 import textwrap
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.trainer import Trainer
 
-from fairseq_plugin.compare import USER_DIR, parse, set_up_task
+from fairseq_plugin.compare import USER_DIR, parse, time_of_update
 from fairseq_plugin.start_corpus import Corpus, read_corpus
 from recurrence.files import make_folder, new_folder, write_text
 
@@ -41,7 +37,6 @@ ENOUGH = 20, 20_000  # readings of the text, or updates, that a size must get to
 MOST_READINGS = 100
 FEW_READINGS = 30, 60  # below the first, dropout is 0.1; from the second on, 0.3
 FEWEST_UPDATES = 100
-TIMED, WARM_UP = 10, 3  # updates
 VALIDATIONS, SECONDS_PER_LINE = 5, 15  # of the log
 
 
@@ -120,7 +115,7 @@ def say(line: str) -> None:
 def check(args: argparse.Namespace) -> list[str]:
     """The languages of pairs. Raises ValueError for options that do not go together."""
     if args.project.exists():
-        raise ValueError(f"{args.project}: exists already")
+        raise ValueError(f"{args.project}: exists already: its train.sh goes on; a new project needs another name")
     if shutil.which("fairseq-preprocess") is None:
         raise ValueError("fairseq-preprocess: is not on the PATH: activate the environment that has fairseq")
     given = args.train or args.text
@@ -276,18 +271,8 @@ def timed(folder: Path, plan: Plan) -> Plan:
     _, data, *words = shlex.split(re.search(r"^fairseq-train .*", script, re.M)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what fairseq says about the libraries that it uses
-        args = parse([str(folder / data), *words])
-        task, cfg = set_up_task(args, "train"), convert_namespace_to_omegaconf(args)
-        cfg.distributed_training.distributed_world_size = 1
-        trainer = Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
-        epoch = trainer.get_train_iterator(epoch=1, load_dataset=False)
-        trainer.begin_epoch(1)
-        times = [time.perf_counter()]
-        for batch in itertools.islice(epoch.next_epoch_itr(), WARM_UP + TIMED):
-            trainer.train_step([batch])
-            times.append(time.perf_counter())
-    first = min(WARM_UP, len(times) - 2)
-    return replace(plan, seconds=(times[-1] - times[first]) / (len(times) - 1 - first), batches=len(epoch))
+        seconds, batches = time_of_update(parse([str(folder / data), *words]))
+    return replace(plan, seconds=seconds, batches=batches)
 
 
 def write_scripts(folder: Path, languages: Sequence[str], plan: Plan, reasons: Sequence[str]) -> None:
