@@ -32,7 +32,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     Its `pretrained_cfg` has the names of the classes, `label_names`, in the order of the logits; None if unknown.
 
     Args:
-        path: a file, or a folder in timm's format.
+        path: a file, the folder of a run, for its best epoch, or a folder in timm's format.
         name: of the model; None for the one that the checkpoint names.
         **kwargs: of the model; they override those of the checkpoint.
 
@@ -40,6 +40,8 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         ValueError: if the model is not named, or the weights cannot be read or do not fit it.
         OSError: if there is no such file.
     """
+    if (best := path / "model_best.pth.tar").exists():
+        path = best
     if path.is_dir():
         config = read_json(path / "config.json", dict)
         if not (isinstance(config.get("architecture"), str) and timm.is_model(config["architecture"])):
@@ -64,7 +66,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
     if options.img_size:
-        given["input_size"] = (3, options.img_size, options.img_size)
+        given["input_size"] = (getattr(model, "in_chans", 3), options.img_size, options.img_size)
     model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
     names = getattr(options, "label_names", None)
     if names is not None and len(names) != model.num_classes:

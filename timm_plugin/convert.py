@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"IN={args.input}: no such file")
         if args.output.exists():
             raise ValueError(f"OUT={args.output}: must not exist yet")
-        best = args.input / "model_best.pth.tar"  # of a run
-        source = load(best if best.exists() else args.input, args.model, **dict(args.model_kwargs))
+        source = load(args.input, args.model, **dict(args.model_kwargs))
         before = command.stored_bytes(source.state_dict().values())
         if unshares:
             save(to_timm(source), source, args.output)

@@ -89,6 +89,7 @@ def test_a_trained_model_names_an_image(run, tmp_path):
     given: dict = {}
     exec(example, given)
     assert given["label"](output / "last.pth.tar", file)[0] in names
+    assert given["label"](output, file) == given["label"](output / "model_best.pth.tar", file)
     other = timm.create_model(f"local-dir:{tmp_path}/saved", pretrained=True, num_classes=4)
     assert names_of(other) is None
 
