@@ -8,13 +8,12 @@ Differs from fairseq: a matrix shared by input and softmax is stored under the i
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from fairseq import utils
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
 from torch import Tensor, nn
 
-from fairseq_plugin.embedding import borrow
+from fairseq_plugin.embedding import BorrowingLinear
 from fairseq_plugin.options import Options, option
 from recurrence.errors import FieldError
 
@@ -119,31 +118,8 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if isinstance(child, TiedLinear):
-                setattr(parent, name, BorrowingLinear(owners[child.weight], child.transpose))
+                setattr(parent, name, BorrowingLinear(owners[child.weight], transpose=child.transpose))
     return _with_written_buffers(module)
-
-
-class BorrowingLinear(nn.Module):
-    """fairseq's `TiedLinear`, but the weight is read from the layer that stores it, so that it has one key.
-
-    Args:
-        owner: the layer.
-        transpose: whether its weight is (in, out).
-    """
-
-    def __init__(self, owner: nn.Embedding | nn.Linear, transpose: bool):
-        super().__init__()
-        borrow(self, "owner", owner)
-        self.transpose = transpose
-
-    @property
-    def weight(self) -> Tensor:
-        """The owner's."""
-        return self.owner.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)."""
-        return F.linear(x, self.weight.t() if self.transpose else self.weight)
 
 
 def _as_stored(band: nn.Sequential, inputs: tuple, output: Tensor) -> Tensor:

@@ -194,28 +194,24 @@ def _data(state: dict[str, Any]) -> str:
     return str(vars(_run_options(state, _model_options(state))).get("data") or "").split(os.pathsep)[0]
 
 
-def _dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Path]:
-    """The files of a model's dictionaries, the source's first. Raises ValueError, naming a missing file."""
-    options = vars(_run_options(state, _model_options(state)))
+def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Dictionary]:
+    """A model's dictionaries, the source's first. Raises ValueError, naming a file that is missing, or is none."""
     if not data.exists():
         raise ValueError(f"--dictionary={data}: no such file or folder")
     names = ["dict.txt"]
     if is_translation:
+        options = vars(_run_options(state, _model_options(state)))
         pair = options.get("source_lang"), options.get("target_lang")
         names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
-    found = [data / name for name in names] if data.is_dir() else [data] * len(names)
-    for path in found:
+    paths = [data / name for name in names] if data.is_dir() else [data] * len(names)
+    for path in paths:
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
-    return found
-
-
-def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Dictionary]:
-    return [_load_dictionary(path) for path in _dictionaries(state, data, is_translation)]
+    return [_load_dictionary(path) for path in paths]
 
 
 def _load_dictionary(path: Path) -> Dictionary:
-    """Loads a dictionary. Raises ValueError, naming the file, if it is none; fairseq's errors do not all name it."""
+    """Raises ValueError, naming the file, if it is no dictionary; fairseq's errors do not all name it."""
     try:
         return Dictionary.load(str(path))
     except Exception as error:  # of fairseq, which raises this type where the text is not UTF-8

@@ -121,27 +121,28 @@ class TokenInput(nn.Module):
         return self.dropout(x)
 
 
-class TiedOutput(nn.Module):
-    """Features to logits by the matrix of an embedding, which stores it.
+class BorrowingLinear(nn.Module):
+    """A linear layer whose weight is read from the layer that stores it, so that it has one key.
 
     Args:
-        embedding: (vocabulary, C).
-        bias: (vocabulary,); None for none.
+        owner: the layer; of an embedding, (vocabulary, C), this is the output layer.
+        bias: (out,); None for none.
+        transpose: whether the owner's weight is (in, out).
     """
 
-    def __init__(self, embedding: nn.Embedding, bias: nn.Parameter | None):
+    def __init__(self, owner: nn.Embedding | nn.Linear, bias: nn.Parameter | None = None, transpose: bool = False):
         super().__init__()
-        borrow(self, "embedding", embedding)
-        self.bias = bias
+        borrow(self, "owner", owner)
+        self.bias, self.transpose = bias, transpose
 
     @property
     def weight(self) -> Tensor:
-        """The matrix, which is not in the state dict under this name; fairseq's tasks ask for it."""
-        return self.embedding.weight
+        """The owner's, which is not in the state dict under this name; fairseq's tasks ask for that of the output."""
+        return self.owner.weight
 
-    def forward(self, features: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, vocabulary)."""
-        return F.linear(features, self.weight, self.bias)
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return F.linear(x, self.weight.t() if self.transpose else self.weight, self.bias)
 
 
 def output_layer(width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None, std: float | None) -> nn.Module:
@@ -156,7 +157,7 @@ def output_layer(width: int, vocabulary: int, bias: bool, tied: nn.Embedding | N
     """
     layer = nn.Linear(width, vocabulary, bias=bias)
     if tied is not None:
-        return TiedOutput(tied, layer.bias)
+        return BorrowingLinear(tied, layer.bias)
     if std is not None:
         nn.init.normal_(layer.weight, std=std)
     return layer

@@ -1,6 +1,5 @@
 """A short log of fairseq-train for whoever chose no other by LOGLEVEL or `--log-format`."""
 
-import functools
 import logging
 import math
 import sys
@@ -35,12 +34,13 @@ def shorten() -> None:
 
 
 def _shorten_lines(unused: None, trainer: Trainer, *others, **more) -> None:
+    limits = trainer.cfg.optimization
+
+    def log(original: Callable, bar: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None):
+        original(bar, brief(stats, limits, len(bar)), tag=tag, step=step)
+
     for bar in (SimpleProgressBar, TqdmProgressBar):
-        replace(bar, "log", functools.partial(_log, trainer.cfg.optimization))
-
-
-def _log(limits: Any, log: Callable, bar: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None):
-    log(bar, brief(stats, limits, len(bar)), tag=tag, step=step)
+        replace(bar, "log", log)
 
 
 def brief(stats: dict[str, Any], limits: Any, updates_per_epoch: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Archives of models: unpacked into a folder of their own, which leaves everything else as it is."""
 
+import itertools
 import os
 import shutil
 import tarfile
@@ -43,25 +44,18 @@ def unpack_archives(load: Callable, archive_file: str) -> str:
 
 
 def _unpack(archive: str, folder: str) -> str:
-    """Unpacks an archive; returns the only folder in it, or else the given one."""
+    """Unpacks an archive, if it takes no more room than a model's; returns the only folder in it, or the given one."""
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
     require_regular(archive)
     try:
         with tarfile.open(archive) as members:
-            _require_small(members, archive)
+            most = max(MOST_BYTES, MOST_TIMES * os.path.getsize(archive))
+            if any(size > most for size in itertools.accumulate(member.size for member in members)):
+                raise ValueError(f"{archive}: unpacks to more than {most:,} bytes: must not")
             members.extractall(folder, filter="data")
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{archive}: must be an archive whose names stay within it: {error}") from error
     names = os.listdir(folder)
     only = os.path.join(folder, names[0]) if len(names) == 1 else folder
     return only if os.path.isdir(only) else folder
-
-
-def _require_small(members: tarfile.TarFile, archive: str) -> None:
-    """Raises ValueError, before anything is unpacked, if that would take far more room than a model's archive does."""
-    most, size = max(MOST_BYTES, MOST_TIMES * os.path.getsize(archive)), 0
-    for member in members:
-        size += member.size
-        if size > most:
-            raise ValueError(f"{archive}: unpacks to more than {most:,} bytes: must not")

@@ -249,23 +249,19 @@ def _explained(path: str | Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
-        raise CheckpointError(_explanation(path, str(error))) from None
+        rejected = re.search(r"GLOBAL (\S+)", str(error))
+        if rejected is None:
+            raise CheckpointError(f"{path}: not a checkpoint that can be read safely; nothing in it was run") from None
+        raise CheckpointError(
+            f"{path}: rejected, because it refers to {rejected[1]}, which fairseq's own checkpoints never hold; "
+            "nothing in it was run. Reading an untrusted file can run any code, so do not load this one unless you know why "
+            "that name is there."
+        ) from None
     except (AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError) as error:
         wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
         if wrong is not None:
             raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
         raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
-
-
-def _explanation(path: str | Path, error: str) -> str:
-    rejected = re.search(r"GLOBAL (\S+)", error)
-    if rejected is None:
-        return f"{path}: not a checkpoint that can be read safely; nothing in it was run"
-    return (
-        f"{path}: rejected, because it refers to {rejected[1]}, which fairseq's own checkpoints never hold; nothing in "
-        "it was run. Reading an untrusted file can run any code, so do not load this one unless you know why that name "
-        "is there."
-    )
 
 
 @instead(EMA, "restore")

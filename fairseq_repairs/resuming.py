@@ -191,31 +191,23 @@ def _early_stop() -> dict[str, Any]:
 
 
 @after(Trainer, "load_checkpoint")
-def keep_training_time(extra: dict[str, Any] | None, *args, reset_meters: bool = False, **kwargs) -> None:
-    """Continues the seconds of all updates (`train_wall`) when training resumes.
+def keep_clocks(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_meters: bool = False, **kwargs) -> None:
+    """Continues the seconds of all updates (`train_wall`) and those since the start of training (`wall`) on resuming.
 
-    fairseq restarts the sum if the checkpoint was saved at the end of an epoch.
+    fairseq restarts the former if the checkpoint was saved at the end of an epoch. It restarts the latter, and stops
+    them at 0 if the checkpoint was saved within an epoch.
     """
-    known = metrics.get_meters("default")
-    if extra is None or reset_meters or "train_wall" in known:
+    if extra is None or reset_meters:
         return
+    known = metrics.get_meters("default")
     for priority, key, _, state in extra.get("metrics", {}).get("default", ()):
-        if key == "train_wall":
+        if key == "train_wall" and key not in known:
             meter = meters.StopwatchMeter()
             meter.load_state_dict(state)
             known.add_meter(key, meter, priority)
-
-
-@after(Trainer, "load_checkpoint")
-def keep_clock(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_meters: bool = False, **kwargs) -> None:
-    """Continues the seconds since the start of training (`wall`) when training resumes.
-
-    fairseq restarts them, and stops them at 0 if the checkpoint was saved within an epoch.
-    """
-    wall = metrics.get_meter("default", "wall")
-    if extra is not None and not reset_meters and wall is not None:
+    if "wall" in known:
         # A tensor in a checkpoint of several ranks, which the log cannot round.
-        wall.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
+        known["wall"].start_time = time.perf_counter() - float(trainer.cumulative_training_time())
 
 
 def _exact(optimizer: FP16Optimizer) -> list[torch.Tensor]:
@@ -245,19 +237,15 @@ def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[
 
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
-def note_ranks(state: dict[str, Any], *args, **kwargs) -> None:
-    """Notes the number of ranks that saved a checkpoint, for :func:`keep_place_in_epoch`."""
-    distributed = (state.get("cfg") or {}).get("distributed_training")
-    if distributed and isinstance(state.get("extra_state"), dict):
-        state["extra_state"][RANKS] = distributed["distributed_world_size"]
-
-
-@after(checkpoint_utils, "load_checkpoint_to_cpu")
-def note_origin(state: dict[str, Any], *args, **kwargs) -> None:
-    """Notes the model with which a checkpoint's training began, for :func:`warn_of_unused_model`."""
-    options = (state.get("cfg") or {}).get("checkpoint")
-    if options and isinstance(state.get("extra_state"), dict):
-        state["extra_state"][ORIGIN] = options["finetune_from_model"]
+def note_run(state: dict[str, Any], *args, **kwargs) -> None:
+    """Notes how many ranks saved a checkpoint, and the model with which its training began, for the repairs below."""
+    cfg, extra = state.get("cfg") or {}, state.get("extra_state")
+    if not isinstance(extra, dict):
+        return
+    if distributed := cfg.get("distributed_training"):
+        extra[RANKS] = distributed["distributed_world_size"]
+    if options := cfg.get("checkpoint"):
+        extra[ORIGIN] = options["finetune_from_model"]
 
 
 @after(Trainer, "load_checkpoint")

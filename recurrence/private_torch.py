@@ -1,7 +1,7 @@
 """What this package uses of PyTorch that is not public.
 
-Each name has a replacement for versions that lack it, which is as exact but slower: where a version does not tell
-whether the fast path is allowed, the slow one is taken.
+A name that a version may lack has a replacement, which is as exact but slower: where a version does not tell whether
+the fast path is allowed, the slow one is taken.
 """
 
 import os
@@ -23,6 +23,9 @@ eager_only: Callable = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 
 func_is_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 """Whether a transformation of torch.func is active."""
+
+softmax_backward = torch.ops.aten._softmax_backward_data
+"""The gradient of a softmax's input, from that of its output, its output, the dimension and the input's dtype."""
 
 _has_global_hooks = getattr(nn.modules.module, "_has_any_global_hook", lambda: True)
 
@@ -106,15 +109,3 @@ def allow_graphs(number: int) -> None:
 def uncompiled(module: nn.Module) -> Callable:
     """The module as it is called without :meth:`torch.nn.Module.compile`."""
     return module._call_impl
-
-
-def softmax_backward_by_sums(grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient of the input of a softmax over the last dimension, from those of its output, and its output."""
-    return output * (grad - (grad * output).sum(-1, keepdim=True))
-
-
-def _softmax_backward(grad: Tensor, output: Tensor) -> Tensor:
-    return torch._softmax_backward_data(grad, output, -1, grad.dtype)
-
-
-softmax_backward = _softmax_backward if hasattr(torch, "_softmax_backward_data") else softmax_backward_by_sums

@@ -104,7 +104,9 @@ class IntraLayerRecurrence(LanguageModel):
     @classmethod
     def build_stack(cls, args, shape: Shape) -> nn.Module:
         relative = cls.position_kind(args) == "relative"
-        injection = _injected(args), args.inject_adapter
+        # With a reuse map, each block gets its first input again; with block recurrence, the first one does.
+        again = (0,) if args.reuse_map is None else tuple(range(args.decoder_layers))
+        injection = again if args.inject_embedding else (), args.inject_adapter
         loop = llama_layers(shape, cls.order(args), *injection, not args.post_norm, relative)
         init.normal_(loop, args.embedding_std)
         return CausalStack(loop, cls.attention_positions(args, shape), nn.RMSNorm(shape.width, shape.norm_eps))
@@ -127,13 +129,6 @@ def _counts(text: str) -> tuple[int, ...]:
     if min(counts) < 1:
         raise FieldError("reuse_map", text, "must be whole numbers >= 1, with commas between them")
     return counts
-
-
-def _injected(args) -> tuple[int, ...]:
-    """Blocks that get their first input again: all with a reuse map, the first one with block recurrence."""
-    if not args.inject_embedding:
-        return ()
-    return (0,) if args.reuse_map is None else tuple(range(args.decoder_layers))
 
 
 def _map(reuse: str) -> Callable[[Any], str | None]:

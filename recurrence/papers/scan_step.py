@@ -110,7 +110,11 @@ def activations(
     else:
         source, stream = state, x
     normed1, mean1, rstd1 = norm(source, weights.norm1, spec.eps)
-    q, keys_values = _queries_keys_values(spec, linear(normed1, weights.projection), qkv)
+    projected = linear(normed1, weights.projection)
+    stacked = projected if spec.accumulate else qkv
+    q, keys_values = stacked.tensor_split([stacked.size(-1) // 3], dim=-1)
+    if not spec.accumulate:  # those of the state above those of x
+        keys_values = torch.cat([projected, keys_values], dim=-2)
     q, k, v = (split_heads(part, spec.heads) for part in (q, *keys_values.chunk(2, dim=-1)))
     scores = matmul_nt(q, k) * q.size(-1) ** -0.5
     if q.size(-2) > 1:
@@ -162,22 +166,12 @@ def step_backward(
     return state, Deferred(x, q, keys_values, normed1, projected, out, normed2, ffn)
 
 
-def _queries_keys_values(spec: Spec, projected: Tensor, qkv: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries (..., T, C), and keys beside values (..., 2 w, 2 C), those of the state above those of x.
-
-    T is 2 w when accumulating, else w.
-    """
-    stacked = projected if spec.accumulate else qkv
-    q, keys_values = stacked.tensor_split([stacked.size(-1) // 3], dim=-1)
-    return q, keys_values if spec.accumulate else torch.cat([projected, keys_values], dim=-2)
-
-
 def _attention_backward(spec: Spec, factors: Factors, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries (..., T, C), keys and values (..., 2 w, C), from those of the output, (..., H, T, C/H)."""
     scale = acts.q.size(-1) ** -0.5
     v = matmul_tn(drop(acts.attention, factors.attention), grad)
     attention = drop(matmul_nt(grad, acts.v), factors.attention)
-    scores = softmax_backward(attention, acts.attention) * scale
+    scores = softmax_backward(attention, acts.attention, -1, attention.dtype) * scale
     return merge_heads(matmul_nn(scores, acts.k)), merge_heads(matmul_tn(scores, acts.q)), merge_heads(v)
 
 
