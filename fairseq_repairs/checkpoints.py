@@ -254,8 +254,8 @@ def _explained(path: str | Path) -> Iterator[None]:
             raise CheckpointError(f"{path}: not a checkpoint that can be read safely; nothing in it was run") from None
         raise CheckpointError(
             f"{path}: rejected, because it refers to {rejected[1]}, which fairseq's own checkpoints never hold; "
-            "nothing in it was run. Reading an untrusted file can run any code, so do not load this one unless you know why "
-            "that name is there."
+            "nothing in it was run. Reading an untrusted file can run any code, so do not load this one unless you "
+            "know why that name is there."
         ) from None
     except (AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError) as error:
         wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
