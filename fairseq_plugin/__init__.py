@@ -7,7 +7,7 @@ bound_caches()
 
 # By name, because fairseq imports these folders by itself only where nothing has imported this package before.
 from fairseq_plugin import elastic, letters, log, overrides  # noqa: E402,F401
-from fairseq_plugin.export import upstream  # noqa: E402
+from fairseq_plugin.export import upstream  # noqa: E402,F401
 from fairseq_plugin.models import (  # noqa: E402,F401
     baselines,
     ilr,
@@ -21,5 +21,3 @@ from fairseq_plugin.models import (  # noqa: E402,F401
 from fairseq_plugin.tasks import automaton, copying, pixel_classification, shifted_language_modeling  # noqa: E402,F401
 
 log.shorten()
-overrides.check_overrides()
-upstream.build_from_readable_options()

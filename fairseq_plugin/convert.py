@@ -45,7 +45,10 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     if family is None or not family.__module__.startswith("fairseq_plugin."):
         raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
     args, weights = unshared(upstream.build(args, state["model"]), args)
-    return {**_with_model(state, args, weights), "args": upstream.readable(_run_options(state, args)), "cfg": None}
+    vars(args).pop("_name", None)
+    options = upstream.readable(_run_options(state, args))
+    # Without the optimizer and the rest of the training run.
+    return {**state, "model": weights, "args": options, "cfg": None, "last_optimizer_state": None, "extra_state": {}}
 
 
 def _model_options(state: dict[str, Any]) -> argparse.Namespace:
@@ -84,18 +87,6 @@ def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Na
     if values.get("task") == "shifted_language_modeling":  # differs only in training
         values["task"] = "language_modeling"
     return argparse.Namespace(**values)
-
-
-def _with_model(state: dict[str, Any], args: argparse.Namespace, weights: dict) -> dict[str, Any]:
-    """The state with new weights and options, without the optimizer and the rest of the training run."""
-    vars(args).pop("_name", None)
-    changed = {**state, "model": weights, "last_optimizer_state": None, "extra_state": {}}
-    if state.get("args"):
-        changed["args"] = args
-    else:
-        common = {**state["cfg"].get("common", {}), "user_dir": None}
-        changed["cfg"] = {**state["cfg"], "model": args, "common": common}
-    return changed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

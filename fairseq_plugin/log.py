@@ -11,9 +11,9 @@ from typing import Any
 from fairseq.logging.progress_bar import SimpleProgressBar, TqdmProgressBar
 from fairseq.trainer import Trainer
 
-from fairseq_plugin.hooks import call_after, replace
 from fairseq_repairs.commands import is_fairseq_command
 from fairseq_repairs.log import is_chosen
+from fairseq_repairs.replace import after, instead
 
 # How fairseq prepares each epoch; warnings stay.
 QUIET = ("fairseq.data.data_utils", "fairseq.data.iterators", "fairseq.tasks.fairseq_task")
@@ -30,17 +30,15 @@ def shorten() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # The command logs its configuration and its model as they are.
     logging.getLogger("fairseq_cli.train").addFilter(lambda record: isinstance(record.msg, str))
-    call_after(Trainer, "__init__", _shorten_lines)
+    after(Trainer, "__init__")(_shorten_lines)
 
 
 def _shorten_lines(unused: None, trainer: Trainer, *others, **more) -> None:
     limits = trainer.cfg.optimization
 
+    @instead((SimpleProgressBar, TqdmProgressBar), "log")
     def log(original: Callable, bar: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None):
         original(bar, brief(stats, limits, len(bar)), tag=tag, step=step)
-
-    for bar in (SimpleProgressBar, TqdmProgressBar):
-        replace(bar, "log", log)
 
 
 def brief(stats: dict[str, Any], limits: Any, updates_per_epoch: int) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_plugin.hooks import call_after, call_before
 from fairseq_plugin.options import ConfiguredModel, Options
 from fairseq_repairs.foreign import literal
+from fairseq_repairs.replace import after, before
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
 GIVEN: dict[str, str] = {}
@@ -23,14 +23,7 @@ OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "arc
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 
 
-def check_overrides() -> None:
-    """Lets fairseq's commands and hub interface check the names."""
-    call_after(options, "parse_args_and_arch", _note_overrides)
-    call_before(hub_utils, "from_pretrained", _note_arguments)
-    call_before(checkpoint_utils, "overwrite_args_by_name", _check_names)
-    call_before(models, "build_model", _check_configuration)
-
-
+@after(options, "parse_args_and_arch")
 def _note_overrides(parsed: Any, *unused, **other) -> None:
     GIVEN.clear()
     args = parsed[0] if isinstance(parsed, tuple) else parsed
@@ -39,17 +32,15 @@ def _note_overrides(parsed: Any, *unused, **other) -> None:
         GIVEN.update({name: f"--model-overrides: {name}" for name in names})
 
 
+@before(hub_utils, "from_pretrained")
 def _note_arguments(*unused, **given) -> None:
+    kinds = [kind for name in ("bpe", "tokenizer") for kind in REGISTRIES[name]["dataclass_registry"].values()]
+    of_text = {spec.name for kind in filter(None, kinds) for spec in fields(kind)}
     GIVEN.clear()
-    GIVEN.update({name: name for name in given.keys() - OF_THE_HUB - _text_options()})
+    GIVEN.update({name: name for name in given.keys() - OF_THE_HUB - of_text})
 
 
-def _text_options() -> set[str]:
-    """The options of segmentations and tokenizers."""
-    known = [kind for name in ("bpe", "tokenizer") for kind in REGISTRIES[name]["dataclass_registry"].values()]
-    return {spec.name for kind in filter(None, known) for spec in fields(kind)}
-
-
+@before(checkpoint_utils, "overwrite_args_by_name")
 def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     """Raises ValueError for a name that the model does not have, or no longer has."""
     groups: Any = OmegaConf.to_container(cfg)
@@ -68,6 +59,7 @@ def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
             raise ValueError(f"{GIVEN[name]}: not an option of {arch}")
 
 
+@before(models, "build_model")
 def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
     """Raises FieldError for a removed option in the configuration of a new model; one that was saved may name it."""
     ours = _options_of(getattr(cfg, "_name", None))

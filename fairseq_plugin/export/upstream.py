@@ -13,7 +13,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_plugin.build import numbered_dictionary
-from fairseq_plugin.hooks import replace
+from fairseq_repairs.replace import instead
 from recurrence.errors import misfit
 from recurrence.weights.names import Piece, StateDict, stacked
 
@@ -70,12 +70,9 @@ def readable(args: argparse.Namespace) -> OrderedDict:
     return options
 
 
-def build_from_readable_options() -> None:
+@instead(models, "build_model")
+def build_from_readable_options(build_model: Callable, cfg: Any, *args, **kwargs) -> BaseFairseqModel:
     """Lets fairseq build a language model from :func:`readable` options, as CTranslate2's converter hands them on."""
-    replace(models, "build_model", _build_from_readable_options)
-
-
-def _build_from_readable_options(build_model: Callable, cfg: Any, *args, **kwargs) -> BaseFairseqModel:
     return build_model(argparse.Namespace(**vars(cfg)) if isinstance(cfg, OrderedDict) else cfg, *args, **kwargs)
 
 
