@@ -55,9 +55,7 @@ def are_arguments(value: object) -> bool:
         return False
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         return False
-    return all(
-        is_literal(value, MOST_LAYERS) for name, value in pairs if name in ("depth", "depths", "layers", "loops")
-    )
+    return all(is_literal(value, MOST_LAYERS) for name, value in pairs if name in LAYERS)
 
 
 def _numbers(value: object, most: float) -> bool:

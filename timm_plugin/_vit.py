@@ -112,12 +112,7 @@ class ViTConfig(ImageConfig):
         return {**same, **super().unshared(blocks), "model": "plain_vit", "depth": depth, "order": None}
 
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """Options of a wider model with heads of the same width, for :mod:`timm_plugin.compare`.
-
-        Args:
-            steps: more heads.
-            hidden: hidden units of each MLP beyond the proportion.
-        """
+        """For :mod:`timm_plugin.compare`, see :meth:`recurrence.comparison.controls.Controls.more_heads`."""
         return self._sized(self.num_heads + steps, self.embed_dim // self.num_heads, hidden)
 
     def narrower_heads(self, steps: int, hidden: int) -> dict[str, Any]:

@@ -178,12 +178,7 @@ class SReTConfig(ImageConfig):
         return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1}
 
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
-        """Options of a wider model with heads of the same width, for :mod:`timm_plugin.compare`.
-
-        Args:
-            steps: more heads, as a multiple of the smallest numbers in the same proportion.
-            hidden: hidden units of each MLP in the first stage beyond the proportion.
-        """
+        """See :meth:`recurrence.comparison.controls.Controls.more_heads`; `hidden` is that of the first stage."""
         whole = gcd(*self.num_heads, self.embed_dim // 2)  # so that the width stays even
         heads = tuple(heads // whole * (whole + steps) for heads in self.num_heads)
         return {"num_heads": heads, **self._sized(self.embed_dim // whole * (whole + steps), hidden)}
