@@ -34,8 +34,10 @@ def load_dictionary(load: Callable, replace_unk: str | None) -> dict[str, str] |
     require_regular(replace_unk or "")
     try:
         return load("" if replace_unk == "@@ " else replace_unk)
-    except IndexError:
-        raise ValueError(f"--replace-unk {replace_unk}: each line must have a word and its translation") from None
+    except (IndexError, UnicodeDecodeError):
+        raise ValueError(
+            f"--replace-unk {replace_unk}: each line must have a word and its translation, in UTF-8"
+        ) from None
 
 
 @instead(BaseFairseqModel, "prepare_for_inference_")

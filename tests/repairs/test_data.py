@@ -73,6 +73,20 @@ def test_interactive_reads_bytes_that_are_not_text_and_lone_carriage_returns(sou
     assert found == [["eins", "zwei \ufffd"], ["eins\rzwei", "\ufffd"], ["drei"]]
 
 
+@pytest.mark.parametrize(("source", "name"), [("-", "standard input"), ("file", "--input=file")])
+def test_interactive_rejects_an_endless_line(source, name, tmp_path, monkeypatch):
+    from fairseq_cli import interactive
+
+    typed = "eins\n" + "a" * 1_000_001
+    (tmp_path / "file").write_text(typed)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), encoding="utf-8"))
+    found = interactive.buffered_read(source, 1)
+    assert next(found) == ["eins"]
+    with pytest.raises(ValueError, match=f"^{name}, line 2: must have <= 1,000,000 characters$"):
+        next(found)
+
+
 def test_a_carriage_return_that_only_one_side_has_is_an_additional_line(tmp_path):
     """As fairseq reads it: lines would no longer form pairs."""
     (tmp_path / "train.en").write_bytes(b"one\rtwo\nthree\n")

@@ -64,9 +64,10 @@ def test_a_dictionary_has_their_translations(unknowing, tmp_path):
     for number in plain:
         expected = [upstream.WORDS.get(word, word) for word in plain[number][0].split()]
         assert translated[number][0] == " ".join(expected)
-    path.write_text("one\n")
-    with pytest.raises(ValueError, match=f"^--replace-unk {path}: each line must have a word and its translation"):
-        answers(*unknowing, "--replace-unk", str(path))
+    for unreadable in (b"one\n", b"one \xff\n"):
+        path.write_bytes(unreadable)
+        with pytest.raises(ValueError, match=f"^--replace-unk {path}: each line must have a word and its translation"):
+            answers(*unknowing, "--replace-unk", str(path))
 
 
 def test_a_search_aligns_without_printing_it(unknowing):
