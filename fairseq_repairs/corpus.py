@@ -125,10 +125,12 @@ def resume_with_same_dictionaries(
 
 @before(SequenceGenerator, "__init__")
 def require_same_symbols_of_fusion(search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, **kwargs) -> None:
-    """Rejects a language model (`--lm-path`) whose dictionary is not that of the target.
+    """Rejects a model (`--lm-path`) that is none of language, or whose dictionary is not that of the target.
 
     fairseq adds up the scores of symbols that only have the same number.
     """
+    if lm_model is not None and hasattr(lm_model, "encoder"):
+        raise ValueError("--lm-path: must be a language model, without an encoder")
     known = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)
     if known != tgt_dict:
         raise ValueError("--lm-path: the data's dict.txt, which numbers its symbols, must be the target's dictionary")

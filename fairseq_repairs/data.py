@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from bitarray import bitarray
 from fairseq.data import Dictionary, data_utils
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
@@ -76,11 +77,31 @@ def read_huffman_codes(unpad: Callable, coder: huffman_coder.HuffmanCoder, a: bi
     return a[: a.find(1, right=True)]  # padding is a one, then zeros
 
 
-@before(Dictionary, "add_from_file")
-def read_regular_dictionaries(dictionary: Dictionary, f: Any) -> None:
-    """Rejects a dictionary that may have no end, such as a pipe or a device; fairseq reads all of it at once."""
-    if isinstance(f, str):
-        require_regular(f, MOST_BYTES)
+@instead(Dictionary, "add_from_file")
+def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> None:
+    """Names the file of a wrong line, and of a dictionary that may have no end, such as a pipe or a device.
+
+    fairseq reads all of it at once, and names the line alone.
+    """
+    if not isinstance(f, str):
+        read(dictionary, f)
+        return
+    require_regular(f, MOST_BYTES)
+    try:
+        read(dictionary, f)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{f}: {error}") from None
+
+
+@instead(SentencepieceBPE, "__init__")
+def name_wrong_pieces(make: Callable, coder: SentencepieceBPE, cfg: Any) -> None:
+    """Names a file that is no model of sentencepiece, whose library reads a device without end, and names no file."""
+    path = cfg.sentencepiece_model
+    require_regular(path)
+    try:
+        make(coder, cfg)
+    except RuntimeError as error:
+        raise ValueError(f"--sentencepiece-model {path}: must be a model of sentencepiece: {error}") from None
 
 
 def drops_last_batch() -> bool:

@@ -65,6 +65,8 @@ def one_line(error: BaseException) -> str:
         text = f"--{str(error.key).replace('_', '-')}: must be given"
     elif isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
         text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
+    elif isinstance(error, IndexError) and text == "index out of range in self":  # of an embedding
+        text = "the data have a symbol beyond the dictionary: damaged, or binarized with another one?"
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if type(error) is Exception and error.__context__:  # fairseq's, that a checkpoint's weights do not fit: which?

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fairseq import options
 from fairseq.data import Dictionary, data_utils
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.data.huffman import HuffmanCodeBuilder
 from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
 from fairseq.sequence_generator import SequenceGenerator
@@ -41,6 +42,24 @@ def test_a_dictionary_without_special_symbols_is_read(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text("dog 1\ncat 1\n", encoding="utf-8")
     assert Dictionary.load(str(path), add_special_symbols=False).symbols == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("line", ["word", "word x", "<s> 3"])
+def test_a_wrong_line_of_a_dictionary_is_named_with_its_file(line, tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_text(f"dog 1\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^{path}: .*{line.split()[0]}"):
+        Dictionary.load(str(path))
+
+
+def test_a_file_that_is_no_model_of_sentencepiece_is_named(tmp_path):
+    (tmp_path / "file").write_text("no model\n")
+    for name, wrong in (
+        ("file", f"--sentencepiece-model {tmp_path}/file: must be"),
+        ("", f"{tmp_path}/: must be a file"),
+    ):
+        with pytest.raises(ValueError, match=f"^{wrong}"):
+            SentencepieceBPE(SentencepieceConfig(sentencepiece_model=f"{tmp_path}/{name}"))
 
 
 @pytest.mark.parametrize("words", [[], ["a"], ["b", "a", "a", "c"], ["a"] * 16])
@@ -138,7 +157,7 @@ def test_names_of_numpy_are_restored_in_fairseq_only():
     assert not hasattr(np, "int")
 
 
-def test_a_language_model_of_other_symbols_is_not_fused():
+def test_a_language_model_of_other_symbols_is_not_fused_nor_one_that_translates():
     words, other = upstream.dictionary(19), Dictionary()
     for symbol in reversed(words.symbols[words.nspecial :]):
         other.add_symbol(symbol)
@@ -147,6 +166,8 @@ def test_a_language_model_of_other_symbols_is_not_fused():
     lm.decoder.dictionary = other
     with pytest.raises(ValueError, match="^--lm-path: the data's dict.txt"):
         SequenceGenerator([model], words, lm_model=lm)
+    with pytest.raises(ValueError, match="^--lm-path: must be a language model, without an encoder$"):
+        SequenceGenerator([model], words, lm_model=model)
 
 
 def test_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):

@@ -32,12 +32,16 @@ NO_FIT = Exception("no fit.")
 NO_FIT.__context__ = RuntimeError("sizes:\n\t2, 3")
 NO_FIT_OF_MANY = Exception("no fit.")
 NO_FIT_OF_MANY.__context__ = RuntimeError('Error(s) in loading state_dict for X:\n\tMissing key(s): "a", "b", "c". ')
+with pytest.raises(IndexError) as raised:
+    torch.nn.functional.embedding(torch.tensor([9]), torch.zeros(3, 2))
+BEYOND = raised.value
 LINES = {
     "loops=0: must be >= 1": ValueError("loops=0: must be >= 1"),
     "[Errno 2] No such file or directory: 'x'": FileNotFoundError(2, "No such file or directory", "x"),
     "KeyError: 'x'": KeyError("x"),
     "x.pt: empty": CheckpointError("x.pt: empty"),
     "AssertionError": AssertionError(),
+    "the data have a symbol beyond the dictionary: damaged, or binarized with another one?": BEYOND,
     "RuntimeError: two lines": RuntimeError("two\n\tlines"),
     "Exception: no fit. (sizes: 2, 3)": NO_FIT,
     'Exception: no fit. (Error(s) in loading state_dict for X: Missing key(s): "a" and 2 more. )': NO_FIT_OF_MANY,
