@@ -195,7 +195,7 @@ class Plan:
     @property
     def updates(self) -> int:
         """As many as fit, unless they would read the text too often."""
-        return min(self.fitting, MOST_READINGS * self.batches)
+        return max(1, min(self.fitting, MOST_READINGS * self.batches))
 
     @property
     def dropout(self) -> float:

@@ -16,6 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
+from fairseq_repairs.files import bounded_lines
 from fairseq_repairs.ranges import check_ranges
 from fairseq_repairs.replace import after, before
 
@@ -50,7 +51,7 @@ def _check_sides(option: str, paths: list[str]) -> None:
             raise FileNotFoundError(f"--{option}: {path}: no such file")
         try:
             with open(path, encoding="utf-8") as file:  # as fairseq: a carriage return ends a line, too
-                counts[path] = sum(1 for _ in file)
+                counts[path] = sum(1 for _ in bounded_lines(file, f"--{option}: {path}"))
         except UnicodeDecodeError:
             raise ValueError(f"--{option}: {path}, line {_undecodable(path)}: must be UTF-8") from None
     found = ", ".join(f"{path} has {count} {'line' if count == 1 else 'lines'}" for path, count in counts.items())

@@ -7,7 +7,9 @@ import pickle
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
+
+LONGEST_LINE = 10_000_000  # characters
 
 
 class PartialFile:
@@ -61,6 +63,14 @@ def require_regular(path: str | Path, most: float = math.inf) -> None:
         raise ValueError(f"{path}: must be a file, not a folder, a pipe or a device")
     if os.path.exists(path) and os.path.getsize(path) > most:
         raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {most:,}")
+
+
+def bounded_lines(file: TextIO, name: str) -> Iterator[str]:
+    """The lines of a text. Raises ValueError for one that is too long to be a text's and may fill the memory."""
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), ""), 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"{name}, line {number}: must have <= {LONGEST_LINE:,} characters")
+        yield line
 
 
 def require_plain(path: str | Path) -> None:

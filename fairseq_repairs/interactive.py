@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -20,11 +20,11 @@ from fairseq.token_generation_constraints import pack_constraints
 from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
+from fairseq_repairs.files import bounded_lines
 from fairseq_repairs.replace import after, instead
 
 logger = logging.getLogger(__name__)
 TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # with a step of their own
-LONGEST_LINE = 1_000_000  # characters
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 
@@ -35,22 +35,14 @@ def read_every_line(_: Callable, input: str, buffer_size: int) -> Iterator[list[
     fairseq exits at the first such byte, and the remaining lines are lost; a carriage return shifts the answers.
 
     Raises:
-        ValueError: a line is longer than any text of one sentence; a file without line breaks would fill the memory.
+        ValueError: a line is too long; a file without line breaks would fill the memory.
     """
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace", newline="\n")
     typed = input == "-"
     with nullcontext(sys.stdin) if typed else open(input, encoding="utf-8", errors="replace", newline="\n") as file:
-        lines = _bounded_lines(file, "standard input" if typed else f"--input={input}")
+        lines = map(str.strip, bounded_lines(file, "standard input" if typed else f"--input={input}"))
         yield from iter(lambda: list(islice(lines, buffer_size)), [])
-
-
-def _bounded_lines(file: TextIO, name: str) -> Iterator[str]:
-    """The lines of a file, stripped."""
-    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), ""), 1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"{name}, line {number}: must have <= {LONGEST_LINE:,} characters")
-        yield line.strip()
 
 
 @instead("fairseq_cli.interactive", "make_batches")

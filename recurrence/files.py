@@ -149,13 +149,13 @@ def _beside(path: str | Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
-def read_text(path: str | Path) -> str:
+def read_text(path: str | Path, errors: str = "strict") -> str:
     """What a text holds. Raises OSError for what is no file, and ValueError if it is no UTF-8 or too large to read."""
     require_regular(path)
     if os.path.getsize(path) > MOST_BYTES:
         raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {MOST_BYTES:,}")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8", errors=errors)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: must be a text in UTF-8: {error}") from None
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from recurrence.files import read_text
+
 UPDATES = re.compile(r"((valid\d*|train)_)?num_updates|train_updates")
 
 
@@ -44,9 +46,7 @@ def curve(log: Path, x: str, y: str, stage: str = "valid") -> list[tuple[float, 
 
 
 def _json_lines(log: Path, wanted: str) -> pd.DataFrame:
-    lines = re.findall(
-        r"\| (train_inner|train|valid\d*) \| (\{.*\})", log.read_text(encoding="utf-8", errors="replace")
-    )
+    lines = re.findall(r"\| (train_inner|train|valid\d*) \| (\{.*\})", read_text(log, errors="replace"))
     stages = pd.Series([stage for stage, _ in lines])
     found = _numbers(pd.DataFrame([json.loads(line) for _, line in lines]))
     found["hours"] = found["wall"].fillna(found["train_wall"].where(stages == "train")).ffill() / 3600

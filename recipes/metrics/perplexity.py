@@ -8,12 +8,13 @@ lines included, is therefore rejected.
 """
 
 import argparse
-import json
 import math
 import re
 from pathlib import Path
 
 from arguments import named_file, parser, print_scores
+
+from recurrence.files import read_json, read_text
 
 
 def symbols(text: str) -> int:
@@ -43,13 +44,13 @@ def measured(args: argparse.Namespace) -> dict:
     Raises:
         ValueError: if a log has no result, or one over a different number of symbols.
     """
-    expected = symbols(args.pieces.read_text(encoding="utf-8"))
+    expected = symbols(read_text(args.pieces))
     scores = {"symbols": expected}
     for evaluated, pieces in [*((context, args.pieces) for context in args.contexts), *args.also]:
-        log = (args.run / f"eval-{evaluated}.log").read_text(encoding="utf-8")
-        scores[f"perplexity_{evaluated}"] = perplexity(log, symbols(pieces.read_text(encoding="utf-8")))
+        log = read_text(args.run / f"eval-{evaluated}.log")
+        scores[f"perplexity_{evaluated}"] = perplexity(log, symbols(read_text(pieces)))
     if args.more:
-        scores.update(json.loads(args.more.read_text()))
+        scores.update(read_json(args.more, dict))
     return scores
 
 

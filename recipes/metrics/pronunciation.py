@@ -32,6 +32,8 @@ def error_rates(hypotheses: list[str], references: list[str]) -> dict[str, float
         ours = text.split()
         fewest, length = min((edits(ours, theirs), len(theirs)) for theirs in map(str.split, known.split("\t")))
         wrong, errors, phonemes = wrong + (fewest > 0), errors + fewest, phonemes + length
+    if not phonemes:
+        raise ValueError("the references must have a phoneme")
     return {
         "words": len(references),
         "word_error_rate": round(100 * wrong / len(references), 2),

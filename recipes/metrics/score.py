@@ -24,6 +24,8 @@ from statistics import mean
 from arguments import named_file, parser, print_scores
 from sacrebleu.metrics import BLEU, CHRF
 
+from recurrence.files import read_text
+
 COMPOUND = re.compile(r"(\S)-(\S)")
 Segment = Callable[[str], list[str]]  # a text to tokens
 BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
@@ -32,7 +34,7 @@ BEST = re.compile(r"^D-(\d+)\t[^\t]*\t(.*)$")
 def best_hypotheses(log: Path) -> dict[int, str]:
     """Maps the number of each sentence to the text of its first, best hypothesis."""
     best: dict[int, str] = {}
-    for line in log.read_text(encoding="utf-8").split("\n"):
+    for line in read_text(log).split("\n"):
         match = BEST.match(line)
         if match:
             best.setdefault(int(match[1]), match[2])
@@ -106,7 +108,7 @@ def hypotheses_and_references(log: Path, reference: Path) -> tuple[list[str], li
     Raises:
         ValueError: names the log, if they differ in number.
     """
-    references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    references = read_text(reference).removesuffix("\n").split("\n")
     try:
         return in_order(best_hypotheses(log), len(references)), references
     except ValueError as error:

@@ -13,6 +13,8 @@ from pathlib import Path
 from arguments import parser, print_scores
 from score import best_hypotheses, in_order
 
+from recurrence.files import read_text
+
 
 def error_rate(log: Path, manifest: Path) -> float:
     """Word error rate in %.
@@ -20,9 +22,9 @@ def error_rate(log: Path, manifest: Path) -> float:
     Raises:
         ValueError: if an utterance has no hypothesis, or the log does not have exactly one error rate.
     """
-    utterances = len(manifest.read_text(encoding="utf-8").splitlines()) - 1
+    utterances = len(read_text(manifest).splitlines()) - 1
     in_order(best_hypotheses(log), utterances)
-    rates = re.findall(r"^Generate .*: WER: ([\d.]+)$", log.read_text(encoding="utf-8"), re.M)
+    rates = re.findall(r"^Generate .*: WER: ([\d.]+)$", read_text(log), re.M)
     if len(rates) != 1:
         raise ValueError(f"{log}: {len(rates)} word error rates: must be one")
     return float(rates[0])

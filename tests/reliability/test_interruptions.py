@@ -1,10 +1,11 @@
-"""Kills at any moment and full disks, of both trainers: resumed, a run ends as an undisturbed one, bit for bit.
+"""Kills at any moment, and full disks. Resumed, a run of either trainer ends as an undisturbed one, bit for bit.
 
 `make fuzz` tries more than the other tests, at other moments each time.
 """
 
 import os
 import random
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairseq_repairs.files import damage
+from tests.reliability.readers import make_folders, readers
 from tests.support import warm
 from tests.support.image_training import SCRIPT, checkpoint, flags, table
 from tests.support.states import same_runs, same_state
@@ -23,6 +25,7 @@ ROUNDS = int(os.environ.get("ROUNDS", 0))
 TOGETHER = 4 if ROUNDS else 1
 KILLS, DISKS = (3 * ROUNDS, ROUNDS // 2) if ROUNDS else (1, 1)  # of each trainer
 SEED = random.randrange(10**6) if ROUNDS else 0
+SMALLEST = 4096  # bytes of a disk
 CHANGES = 16  # to files, while a run of two epochs saves
 LONGEST = 8  # kills before a run may end
 
@@ -120,6 +123,23 @@ def test_full_disks_lose_no_checkpoint(trainer, disk):
         assert trainer.same(folder, trainer.straight), SEED
         subprocess.run(["rm", "-r", folder], check=True)
     print(f"{full} full disks of {DISKS}, seed {SEED}: equal")
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(honest, disk):
+    """Of every command that writes a new file or folder, and beside it what it writes into the folder of its run."""
+    commands = {tuple(words) for found in readers().values() for words in found if "new" in words}
+    tried = random.Random(SEED).sample(sorted(commands), len(commands) if ROUNDS else 1)
+    make_folders(honest, tried)
+    for words in tried:
+        there = [f"{disk}/new" if word == "new" else word for word in words]
+        resize(disk, SMALLEST)
+        (ended,) = warm.run({"argv": there, "cwd": honest, "kill_after": 300})
+        assert ended.status in (1, 2), (words, ended.log[-2000:])
+        assert re.search(f"error: .*{disk}", ended.last_line), (words, ended.last_line)
+        assert "Traceback" not in ended.log, words
+        assert [path for path in disk.rglob("*") if path.is_file()] == [], words
+        subprocess.run(["rm", "-rf", disk / "new"], check=True)
+    print(f"{len(tried)} commands on full disks")
 
 
 def resize(disk: Path, size: int) -> None:

@@ -96,13 +96,13 @@ def test_interactive_reads_bytes_that_are_not_text_and_lone_carriage_returns(sou
 def test_interactive_rejects_an_endless_line(source, name, tmp_path, monkeypatch):
     from fairseq_cli import interactive
 
-    typed = "eins\n" + "a" * 1_000_001
+    typed = "eins\n" + "a" * 10_000_001
     (tmp_path / "file").write_text(typed)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed.encode()), encoding="utf-8"))
     found = interactive.buffered_read(source, 1)
     assert next(found) == ["eins"]
-    with pytest.raises(ValueError, match=f"^{name}, line 2: must have <= 1,000,000 characters$"):
+    with pytest.raises(ValueError, match=f"^{name}, line 2: must have <= 10,000,000 characters$"):
         next(found)
 
 
