@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairseq import checkpoint_utils
@@ -18,7 +18,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_repairs.files import bounded_lines
 from fairseq_repairs.ranges import check_ranges
-from fairseq_repairs.replace import after, before
+from fairseq_repairs.replace import after, before, instead
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,17 @@ def reject_unequal_sides(args: Namespace) -> None:
         for prefix in [given] if option == "trainpref" else given.split(","):  # of a training set, there is just one
             if prefix:
                 _check_sides(option, [f"{prefix}.{name}" if name else prefix for name in languages])
+
+
+@instead("fairseq_cli.preprocess", "main")
+def name_full_disk(main: Callable, args: Namespace) -> None:
+    """Names the folder that cannot be written; the system's error has no name when a disk is full."""
+    try:
+        main(args)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, args.destdir) from error
 
 
 def _check_sides(option: str, paths: list[str]) -> None:

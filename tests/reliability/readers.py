@@ -147,6 +147,7 @@ def write_honest_files(f: Path, corpus: Corpus, straight: Path, images: Path) ->
     """Fills a folder with files that are spoiled and read, but for the folders that commands make."""
     for source, name in ((corpus.data, "data"), (images, "images"), (straight, "save")):
         shutil.copytree(source, f / name)
+    shutil.copy(f / "data" / "dict.en.txt", f / "data" / "dict.txt")  # of a language model
     for name in ("model.pt", "other.pt"):
         shutil.copy(straight / "checkpoint_last.pt", f / name)
     write_text_files(f, corpus)
