@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import timm
+from safetensors import SafetensorError
 from timm.models import save_for_hf
 from torch import nn
 
@@ -35,7 +36,10 @@ def save(model: nn.Module, source: nn.Module, folder: Path) -> None:
     """Writes a model in timm's format, with the preprocessing and the classes' names of its source; atomic."""
     model.pretrained_cfg = {**model.pretrained_cfg, **{name: source.pretrained_cfg.get(name) for name in KEPT}}
     with new_folder(folder) as part:
-        save_for_hf(model, part, safe_serialization=True)
+        try:
+            save_for_hf(model, part, safe_serialization=True)
+        except SafetensorError as error:  # of a full disk
+            raise OSError(f"{folder}: cannot be written: {error}") from None
 
 
 def save_onnx(source: nn.Module, path: Path, int8: bool) -> None:

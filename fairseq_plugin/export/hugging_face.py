@@ -153,6 +153,7 @@ def write(
         ValueError: if a dictionary and the model have different numbers of symbols, or `pieces` is no sentencepiece
             model, or one that is neither BPE nor unigram.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     is_translation = config["model_type"] == "fsmt"
@@ -173,7 +174,10 @@ def write(
     _write_tokenizer(folder, source, pieces, is_translation)
     if target != source:
         _write_tokenizer(folder / "target", target, pieces, is_translation)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk
+        raise OSError(f"{folder}: cannot be written: {error}") from None
 
 
 def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, is_translation: bool) -> None:

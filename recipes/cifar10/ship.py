@@ -6,6 +6,7 @@ python ship.py RUN/last.pth.tar timm_plugin/weights/sret_nano.cifar10.safetensor
 import argparse
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from timm_plugin.checkpoints import load
@@ -19,7 +20,7 @@ def main() -> None:
     try:
         weights = load(args.checkpoint).half().state_dict()
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, args.weights, {"format": "pt"})
-    except (OSError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         parser.error(str(error))
 
 

@@ -238,6 +238,11 @@ def test_pretrained_embedding_is_loaded(side, embedding_file):
         build("vanilla_base", models.tiny_flags("vanilla_base", f"--{side}-embed-dim", "32", *flags))
 
 
+def test_an_embedding_is_a_file():
+    with pytest.raises(OSError, match="^/dev/zero: must be a file, not a folder, a pipe or a device$"):
+        build("vanilla_base", models.tiny_flags("vanilla_base", "--encoder-embed-path", "/dev/zero"))
+
+
 @pytest.mark.parametrize("make", [lambda args: args, lambda args: OmegaConf.create(vars(args))])
 def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file):
     """Its weights hold them."""

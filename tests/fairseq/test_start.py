@@ -92,6 +92,7 @@ def test_a_larger_size_needs_time_to_read_the_text(monkeypatch):
     assert [plan.dropout for plan in chosen] == [0.1, 0.1, 0.1]
     with pytest.raises(ValueError, match=r"^--minutes=0\.1: 48 updates fit in: must be at least 1$"):
         start.choose(Path(), start.Plan("translation", 0.1))
+    assert start.Plan("translation", 0.001).updates == 1  # fairseq's parser takes no 0
 
 
 SOURCE = [f"Satz {number}" for number in range(100)]

@@ -68,7 +68,7 @@ pieces.model: python -m fairseq_plugin.convert hf model.pt new --dictionary data
 pieces.model: python {recipes}/data/segment.py encode pieces.model text.en new
 text.en: fairseq-preprocess --user-dir {plugin} -s en -t de --trainpref text --destdir new
 words.txt: fairseq-preprocess --user-dir {plugin} -s en --only-source --testpref text --srcdict words.txt --destdir new
-raw.en: python -m fairseq_plugin.start new --train raw.en raw.de --minutes 1
+raw.en: python -m fairseq_plugin.start new --train raw.en raw.de --minutes 60
 language/checkpoint_last.pt language/dict.txt language/valid.bin language/valid.idx: \
 fairseq-eval-lm language {host} --path language/checkpoint_last.pt --gen-subset valid
 language/checkpoint_last.pt: fairseq-generate data {host} --path model.pt --lm-path language/checkpoint_last.pt {short}

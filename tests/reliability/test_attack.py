@@ -29,6 +29,9 @@ TRIED, TOGETHER = (30 * ROUNDS, 4) if ROUNDS else (12, 2)  # the second: at once
 SEED = int(os.environ.get("SEED", random.randrange(10**6) if ROUNDS else 0))
 CACHES = ("TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")  # variables
 SECONDS, MEMORY = 300, 2 << 30  # the most that a command may take
+# Lines of the report: the memory, and programs that our commands start, or matplotlib.
+PROGRAMS = ("-m', 'timm_plugin", "-m', 'fairseq_cli", "comparison.starter", "prepare.sh", "'git'", "fc-list")
+ALLOWED = re.compile(f"memory |subprocess.Popen .*({'|'.join(PROGRAMS)})")
 
 
 class Attack(NamedTuple):
@@ -78,24 +81,25 @@ def wrong(honest: Path, attack: Attack, number: int, place: Path) -> list[str]:
     job = dict(argv=attack.words, cwd=f, env=env, kill_after=SECONDS, stdin=honest / "lines.txt")
     (ended,) = warm.run({**job, "confine": {"folder": str(f), "report": str(report)}})
     effects = report.read_text().splitlines() if report.exists() else []
-    peak = max((int(line.split()[1]) for line in effects if line.startswith("memory ")), default=0)
-    ours = re.compile(
-        r"memory |subprocess.Popen .*(-m', '(timm_plugin|fairseq_cli)|prepare.sh|'git'|fc-list)"
-    )  # and matplotlib's
-    found = [line for line in effects if not ours.match(line)]
-    found += [str(path) for path, _ in contents(beside).items() ^ before.items()]
+    found = faults(attack, ended, effects) + [str(path) for path, _ in contents(beside).items() ^ before.items()]
+    if log := os.environ.get("ATTACKS"):
+        with open(log, "a") as file:
+            words = " ".join(" ".join(attack.words).split())[-90:]
+            file.write(f"{attack.file}, {attack.kind}, {words}: {ended.status}, {found}, {ended.last_line[:300]}\n")
+    shutil.rmtree(place)
+    return found
+
+
+def faults(attack: Attack, ended: warm.Ended, effects: list[str]) -> list[str]:
+    """What is wrong with how a command has ended, and its effects that it must not have."""
+    found = [line for line in effects if not ALLOWED.match(line)]
     if ended.status not in ((0,) if attack.spoil is untouched else (0, 1, 2)):
         found.append(f"status {ended.status}: {ended.last_line}")
     if "Traceback" in ended.log or "Exception ignored" in ended.log:
         found.append(f"traceback: {ended.last_line}")
+    peak = max((int(line.split()[1]) for line in effects if line.startswith("memory ")), default=0)
     if peak > MEMORY or re.search("can't allocate|MemoryError|bad_alloc", ended.log):
         found.append(f"{peak >> 20} MB")
-    if log := os.environ.get("ATTACKS"):
-        with open(log, "a") as file:
-            words = " ".join(" ".join(attack.words).split())[-90:]
-            file.write(f"{attack.file}, {attack.kind}, {words}: {ended.status}, {peak >> 20} MB, {found}, ")
-            file.write(f"{ended.last_line[:300]}\n")
-    shutil.rmtree(place)
     return found
 
 

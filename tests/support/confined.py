@@ -31,12 +31,16 @@ def confine(settings: dict) -> None:
         full = os.path.abspath(os.fsdecode(path))
         return full.startswith((f"{folder}/", *SHARED)) or full == folder
 
+    def meets(address: object) -> bool:
+        """Whether processes of one training meet there; hostile files name port 9."""
+        return address[0] == "127.0.0.1" and address[1] != 9 if isinstance(address, tuple) else within(address)
+
     def watch(event: str, args: tuple) -> None:
         name = event.removeprefix("os.")
         if event == "open":
             effect = args[2] is not None and args[2] & WRITING and not within(args[0])
         elif event in RUNS:
-            effect = "127.0.0.1" not in str(args)  # where the processes of a training meet
+            effect = event != "socket.connect" or not meets(args[1])
         else:
             effect = name in CHANGES and not all(map(within, args[: 1 + (name in ("rename", "link"))]))
         if effect:
