@@ -26,7 +26,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq_plugin.export import hugging_face, upstream
 from fairseq_plugin.export.unshare import unshared
 from fairseq_repairs.checkpoints import load_safely
-from recurrence.files import make_folder, new_folder
+from recurrence.files import make_folder, new_folder, require_small
 from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")
@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
         if args.command in ("hf", "onnx"):
+            require_small(args.sentencepiece_model or "")
             data = args.dictionary or Path(_data(state) or args.input.parent)
             if args.command == "hf":
                 write_hugging_face(state, args.output, data, args.sentencepiece_model)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+MOST_BYTES = 1 << 28  # of model.json
 LARGEST = 100_000  # size of a dimension in a model's state
 
 
@@ -36,6 +37,8 @@ class Model:
         for file in folder.iterdir():
             if not (file.is_file() or file.is_dir()):
                 raise ValueError(f"{file}: must be a file, not a pipe or a device")
+        if (folder / "model.json").stat().st_size > MOST_BYTES:
+            raise ValueError(f"{folder}/model.json: must have <= {MOST_BYTES:,} bytes")
         self.about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         _check(self.about)
         options = onnxruntime.SessionOptions()

@@ -20,7 +20,7 @@ from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 28  # of a dictionary
+MOST_BYTES = 1 << 28  # of a dictionary, or a model of sentencepiece
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
@@ -97,7 +97,7 @@ def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> N
 def name_wrong_pieces(make: Callable, coder: SentencepieceBPE, cfg: Any) -> None:
     """Names a file that is no model of sentencepiece, whose library reads a device without end, and names no file."""
     path = cfg.sentencepiece_model
-    require_regular(path)
+    require_regular(path, MOST_BYTES)
     try:
         make(coder, cfg)
     except RuntimeError as error:

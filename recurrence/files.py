@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-MOST_BYTES = 1 << 28  # of a text that is read at once
+MOST_BYTES = 1 << 28  # of a file that is read at once
 
 
 def require_regular(path: str | Path) -> None:
@@ -149,11 +149,16 @@ def _beside(path: str | Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def require_small(path: str | Path) -> None:
+    """As :func:`require_regular`; also raises ValueError for a file that is too large to read at once."""
+    require_regular(path)
+    if os.path.exists(path) and os.path.getsize(path) > MOST_BYTES:
+        raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {MOST_BYTES:,}")
+
+
 def read_text(path: str | Path, errors: str = "strict") -> str:
     """What a text holds. Raises OSError for what is no file, and ValueError if it is no UTF-8 or too large to read."""
-    require_regular(path)
-    if os.path.getsize(path) > MOST_BYTES:
-        raise ValueError(f"{path}: has {os.path.getsize(path):,} bytes: must be <= {MOST_BYTES:,}")
+    require_small(path)
     try:
         return Path(path).read_text(encoding="utf-8", errors=errors)
     except UnicodeDecodeError as error:

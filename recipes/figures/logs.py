@@ -1,5 +1,6 @@
 """Curves from the logs of trainers: fairseq's JSON lines, and the summary.csv of `recipes/train_image.py`."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -57,7 +58,7 @@ def _json_lines(log: Path, wanted: str) -> pd.DataFrame:
 
 
 def _summary(log: Path) -> pd.DataFrame:
-    found = _numbers(pd.read_csv(log))
+    found = _numbers(pd.read_csv(io.StringIO(read_text(log))))
     found["hours"] = found["train_seconds"].cumsum() / 3600
     return found.assign(epoch=found["epoch"] + 1).dropna(subset="epoch")
 

@@ -14,6 +14,7 @@ from arguments import parser, print_scores
 from torch import nn
 
 from recurrence.count import macs
+from recurrence.files import read_text
 from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 
@@ -27,10 +28,9 @@ def model_of(run: Path) -> tuple[nn.Module, int]:
 
 def scores(run: Path) -> dict:
     """Accuracy after the last epoch, cost and number of epochs."""
-    with (run / "summary.csv").open(encoding="utf-8", newline="") as file:
-        epochs = list(csv.DictReader(file))
+    epochs = list(csv.DictReader(read_text(run / "summary.csv").splitlines()))
     if not epochs:
-        raise ValueError(f"{file.name}: has no epoch")
+        raise ValueError(f"{run / 'summary.csv'}: has no epoch")
     last = epochs[-1]
     model, side = model_of(run)
     cost = macs(model, torch.zeros(1, 3, side, side))

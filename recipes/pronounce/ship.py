@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fairseq_plugin.average import average_checkpoints
+from fairseq_repairs.files import atomic_write
 
 
 def without_paths(value: Any) -> Any:
@@ -47,7 +48,8 @@ def main() -> None:
         args.folder.mkdir(parents=True, exist_ok=True)
         for dictionary in sorted(args.data.glob("dict.*.txt")):
             shutil.copyfile(dictionary, args.folder / dictionary.name)
-        torch.save(state, args.folder / "model.pt")
+        with atomic_write(args.folder / "model.pt") as file:
+            torch.save(state, file)
     except (OSError, ValueError) as error:
         parser.error(str(error))
 

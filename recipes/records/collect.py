@@ -15,7 +15,7 @@ from pathlib import Path
 
 from results_csv import METRICS, append
 
-from recurrence.files import read_json
+from recurrence.files import read_json, read_text
 
 # The checkpoint that was scored is the first of these that exists.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
@@ -69,8 +69,7 @@ def seconds(text: str) -> int:
 
 def image_training(text: str, summary: Path) -> dict:
     """As `training`, for train_image.py."""
-    with summary.open(encoding="utf-8", newline="") as file:
-        epochs = list(csv.DictReader(file))
+    epochs = list(csv.DictReader(read_text(summary).splitlines()))
     found = re.findall(r"([\d,]+) stored parameters", text)
     return {
         "params": int(found[-1].replace(",", "")) if found else None,
@@ -82,7 +81,7 @@ def image_training(text: str, summary: Path) -> dict:
 def training(run: Path) -> dict:
     """Stored parameters, updates and seconds of training, from the trainer's log."""
     log = run / "train.log"
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    text = read_text(log, errors="replace") if log.exists() else ""
     if (run / "summary.csv").exists():
         return image_training(text, run / "summary.csv")
     return {
