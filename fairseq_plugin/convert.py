@@ -203,11 +203,11 @@ def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) 
 
 
 def _load_dictionary(path: Path) -> Dictionary:
-    """Raises ValueError, naming the file, if it is no dictionary; fairseq's errors do not all name it."""
+    """Raises ValueError, naming the file, if it is no dictionary."""
     try:
         return Dictionary.load(str(path))
-    except Exception as error:  # of fairseq, which raises this type where the text is not UTF-8
-        raise ValueError(f"--dictionary={path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"--dictionary={error}") from None
 
 
 if __name__ == "__main__":

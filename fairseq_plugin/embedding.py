@@ -8,7 +8,6 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor, nn
 
-from recurrence.files import require_regular
 from recurrence.parts import Dropout
 from recurrence.position import Table, positions
 
@@ -52,10 +51,8 @@ def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) 
     """Sets the vectors of the symbols that a file has; the others keep theirs.
 
     Raises:
-        OSError: if it is no file: a device may have no end.
         ValueError: naming the file, if it cannot be read, is not an embedding, or is of another width.
     """
-    require_regular(path)
     try:
         vectors = utils.parse_embedding(path)
     except OSError as error:

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 from bitarray import bitarray
+from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
-from fairseq_repairs.files import require_regular
+from fairseq_repairs.files import MOST_BYTES, bounded_lines, require_regular
 from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
-
-MOST_BYTES = 1 << 28  # of a dictionary, or a model of sentencepiece
 
 # fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
 USERS_OF_REMOVED_NAMES = {
@@ -89,8 +88,19 @@ def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> N
     require_regular(f, MOST_BYTES)
     try:
         read(dictionary, f)
-    except (RuntimeError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # of fairseq, which raises this type where the text is not UTF-8
         raise ValueError(f"{f}: {error}") from None
+
+
+@before(utils, "parse_embedding")
+def require_lines_of_embeddings(embed_path: str) -> None:
+    """Rejects a device, or one endless line, in the place of an embedding (`--encoder-embed-path`)."""
+    require_regular(embed_path)
+    with open(embed_path, encoding="utf-8") as file:
+        for _ in bounded_lines(file, embed_path):
+            pass
 
 
 @instead(SentencepieceBPE, "__init__")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+MOST_BYTES = 1 << 28  # of a file that is read at once
 LONGEST_LINE = 10_000_000  # characters
 
 

@@ -13,7 +13,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
-from fairseq_repairs.files import require_regular
+from fairseq_repairs.files import MOST_BYTES, require_regular
 from fairseq_repairs.interactive import TRANSLATING
 from fairseq_repairs.replace import after, instead
 
@@ -29,9 +29,9 @@ def load_dictionary(load: Callable, replace_unk: str | None) -> dict[str, str] |
     """Lets `--replace-unk` do without a dictionary: fairseq takes it for a file named "@@ " (issue 3533).
 
     Raises:
-        ValueError: a line is no entry, or it is no file: a pipe may have no end.
+        ValueError: a line is no entry, or it is no file, or too large: a pipe may have no end.
     """
-    require_regular(replace_unk or "")
+    require_regular(replace_unk or "", MOST_BYTES)
     try:
         return load("" if replace_unk == "@@ " else replace_unk)
     except (IndexError, UnicodeDecodeError):

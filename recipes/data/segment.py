@@ -11,6 +11,8 @@ from pathlib import Path
 
 import sentencepiece
 
+from recurrence.files import require_small
+
 MOST_UNKNOWN = 0.01
 
 
@@ -43,6 +45,7 @@ def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
 
 def encode(model: Path, text: Path, pieces: Path) -> None:
     """Writes the pieces of each line of text, separated by spaces. Raises ValueError if it is not UTF-8."""
+    require_small(model)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     count, unknown = 0, 0
     with pieces.open("w", encoding="utf-8") as output:

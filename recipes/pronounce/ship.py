@@ -14,6 +14,7 @@ import torch
 
 from fairseq_plugin.average import average_checkpoints
 from fairseq_repairs.files import atomic_write
+from recurrence.files import named_errors
 
 
 def without_paths(value: Any) -> Any:
@@ -48,7 +49,7 @@ def main() -> None:
         args.folder.mkdir(parents=True, exist_ok=True)
         for dictionary in sorted(args.data.glob("dict.*.txt")):
             shutil.copyfile(dictionary, args.folder / dictionary.name)
-        with atomic_write(args.folder / "model.pt") as file:
+        with named_errors(args.folder / "model.pt"), atomic_write(args.folder / "model.pt") as file:
             torch.save(state, file)
     except (OSError, ValueError) as error:
         parser.error(str(error))
