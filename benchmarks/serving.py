@@ -1,37 +1,43 @@
-"""Compare a model with its files of ONNX: bytes, differences, equal tokens, milliseconds of one thread.
+"""Compare a model with its files of ONNX: bytes, differences, equal texts, BLEU, milliseconds of one thread.
 
     python -m benchmarks.serving MODEL ... [--texts 500]
 
-A model is `ringformer_small.pronounce`, `sret_nano.cifar10` or a registered name, which gets random weights; one of
-text reads letters and writes phonemes. Milliseconds are of the processor, so that other programs on the machine count
-little: of a text alone, with beam 4 or, of a language model, of 20 steps; of an image alone.
+A model of text is a checkpoint: the first texts of its data's test set are translated, or continued from their first
+four symbols. A model of images is a registered name, which gets random weights, or `sret_nano.cifar10`. Milliseconds
+are of the processor, so that other programs on the machine count little: of a text alone, with beam 4, of an image
+alone.
 """
 
 import argparse
 import tempfile
 import time
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import ctranslate2
 import numpy as np
 import onnxruntime
 import timm
 import torch
-from fairseq.data import Dictionary
+from ctranslate2.converters import FairseqConverter
+from fairseq import checkpoint_utils
+from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.sequence_generator import SequenceGenerator
+from sacrebleu import corpus_bleu
 from torch import nn
 
-from fairseq_plugin import serve
-from fairseq_plugin.build import architectures, build_architecture, build_language_model
+import fairseq_plugin
+from fairseq_plugin import convert, serve
 from fairseq_plugin.export import onnx
-from fairseq_plugin.models.ringformer import RingFormer
-from fairseq_plugin.seq2seq import LoopedTransformer
+from fairseq_repairs.checkpoints import load_safely
 from recurrence.weights.command import stored_bytes
 from timm_plugin.onnx import export
 
-SHIPPED, STEPS, TIMED = "ringformer_small.pronounce", 20, 30
+PROMPT, CONTINUED, LONGEST = 4, 20, 60  # symbols of a prompt, of its continuation, of a translation
+TIMED, BATCH = 30, 32
 Numbers = list[list[int]]
+Run = Callable[[Numbers, int], Numbers]  # what a search finds for each text with a beam
 
 
 def milliseconds(run: Callable[[int], object]) -> float:
@@ -44,115 +50,124 @@ def milliseconds(run: Callable[[int], object]) -> float:
     return 1000 * float(np.median(times))
 
 
-def texts(count: int, symbols: int) -> Numbers:
-    """Random texts of 3 to 12 symbols."""
-    random = np.random.default_rng(0)
-    return [random.integers(4, symbols, random.integers(3, 13)).tolist() for _ in range(count)]
+def size(files: Sequence[Path]) -> str:
+    return f"{sum(file.stat().st_size for file in files):,} bytes"
 
 
-def searched(model: nn.Module, target: Dictionary, given: Numbers, beam: int) -> Numbers:
+def by_fairseq(model: nn.Module, texts: Numbers, beam: int) -> Numbers:
     """What fairseq's search finds for each text."""
-    search, found = SequenceGenerator([model], target, beam_size=beam, max_len_a=0, max_len_b=STEPS), {}
-    order = sorted(range(len(given)), key=lambda index: len(given[index]))
-    for start in range(0, len(order), 32):
-        part = order[start : start + 32]
-        rows = [torch.tensor([*given[index], target.eos()]) for index in part]
-        source = nn.utils.rnn.pad_sequence(rows, True, target.pad(), padding_side="left")
-        lengths = torch.tensor(list(map(len, rows)))
-        best = search.generate([], {"net_input": dict(src_tokens=source, src_lengths=lengths)})
-        found |= {index: texts[0]["tokens"][:-1].tolist() for index, texts in zip(part, best)}
-    return [found[index] for index in range(len(given))]
+    target, translates = model.decoder.dictionary, hasattr(model, "encoder")
+    longest = LONGEST if translates else PROMPT + CONTINUED
+    search = SequenceGenerator([model], target, beam_size=beam, max_len_a=0, max_len_b=longest)
+    end = [target.eos()] if translates else []
+    rows = [torch.tensor([*text, *end]) for text in texts]
+    source = nn.utils.rnn.pad_sequence(rows, True, target.pad(), padding_side="left")
+    inputs = dict(src_tokens=source, src_lengths=torch.tensor(list(map(len, rows))))
+    prompts = None if translates else source
+    found = search.generate([], {"net_input": inputs}, prefix_tokens=prompts)
+    return [best["tokens"][0 if translates else PROMPT : -1].tolist() for best, *_ in found]
 
 
-def forced(served: serve.Model, tokens: np.ndarray, feed: dict) -> np.ndarray:
-    """Log-probabilities after each of the tokens (B, T), step by step."""
-    state, scores = served.first_state(len(tokens)), []
-    for place in range(tokens.shape[1]):
-        now, state = served.step(tokens[:, place : place + 1], state, feed)
-        scores.append(now)
-    return np.stack(scores, 1)
+def by_onnx(served: serve.Model, texts: Numbers, beam: int) -> Numbers:
+    """The same of a folder of ONNX."""
+    if served.about["translates"]:
+        return served.search(texts, beam, LONGEST)
+    return [served.search([text], beam, CONTINUED)[0] for text in texts]
 
 
-@torch.no_grad()
-def translation(model: nn.Module, files: Sequence[serve.Model], count: int) -> None:
-    """Prints the rows of an encoder-decoder."""
-    source, target = model.encoder.dictionary, model.decoder.dictionary
-    given = texts(count, len(source) - source.nspecial)
-    rows = [np.array([[*text[:3], source.eos()]]) for text in given[:8]]
-    reads = [np.array([[target.eos(), *range(4, 12)]]) for _ in rows]
-    exact = [model(torch.tensor(row), None, torch.tensor(read))[0].log_softmax(-1) for row, read in zip(rows, reads)]
-    for name, served in zip(("float32", "int8"), files):
-        found = []
-        for row, read in zip(rows, reads):
-            (contexts,) = served.sessions["encoder"].run(None, {"source": row})
-            found.append(forced(served, read, dict(source=row, contexts=contexts)))
-        difference = max(np.abs(one - two.numpy()).max() for one, two in zip(found, exact))
-        print(f"{name}: largest difference {difference:.1e}", flush=True)
-    for beam in (1, 4):
-        expected = searched(model, target, given, beam)
-        for name, served in zip(("float32", "int8"), files):
-            order = sorted(range(count), key=lambda index: len(given[index]))
-            parts = [order[start : start + 32] for start in range(0, count, 32)]
-            answers = {
-                index: answer
-                for part in parts
-                for index, answer in zip(part, served.search([given[each] for each in part], beam, most=STEPS))
-            }
-            equal = sum(answers[index] == expected[index] for index in range(count))
-            print(f"{name}: beam {beam}: {equal} of {count} texts equal", flush=True)
-    runs = {"fairseq": lambda index: searched(model, target, given[index : index + 1], 4)}
-    for name, served in zip(("float32", "int8"), files):
-        runs[name] = lambda index, served=served: served.search(given[index : index + 1], 4, most=STEPS)
-    print({name: f"{milliseconds(run):.1f} ms" for name, run in runs.items()}, flush=True)
+def all_of(run: Run, texts: Numbers, beam: int) -> Numbers:
+    """What a search finds for many texts, in batches of similar lengths."""
+    order, found = sorted(range(len(texts)), key=lambda index: len(texts[index])), {}
+    for start in range(0, len(order), BATCH):
+        part = order[start : start + BATCH]
+        found |= zip(part, run([texts[index] for index in part], beam))
+    return [found[index] for index in range(len(texts))]
 
 
-@torch.no_grad()
-def language(model: nn.Module, files: Sequence[serve.Model], count: int) -> None:
-    """Prints the rows of a language model, whose most likely next symbols are compared at each place."""
-    tokens = np.random.default_rng(0).integers(4, len(model.decoder.dictionary), (count, STEPS))
-    exact = model(torch.tensor(tokens))[0].log_softmax(-1).numpy()
-    for name, served in zip(("float32", "int8"), files):
-        found = forced(served, tokens, {})
-        equal = (found.argmax(-1) == exact.argmax(-1)).all(1).sum()
-        difference = np.abs(found - exact).max()
-        print(f"{name}: largest difference {difference:.1e}; {equal} of {count} texts equal", flush=True)
-
-    def steps(index: int) -> None:
-        state: dict = {}
-        for place in range(1, STEPS + 1):
-            model(torch.tensor(tokens[index : index + 1, :place]), incremental_state=state)
-
-    runs = {"fairseq": steps}
-    for name, served in zip(("float32", "int8"), files):
-        runs[name] = lambda index, served=served: forced(served, tokens[index : index + 1], {})
-    print({name: f"{milliseconds(run):.1f} ms" for name, run in runs.items()}, flush=True)
+def difference(model: nn.Module, served: serve.Model, texts: Numbers, outputs: Numbers) -> float:
+    """The largest one of log-probabilities after each symbol of an output, or of a prompt."""
+    largest = 0.0
+    for text, output in zip(texts, outputs):
+        inputs, read, given = served.first_state(1), [served.eos, *output], ()
+        if served.about["translates"]:
+            source = np.array([[*text, served.eos]])
+            (contexts,) = served.sessions["encoder"].run(None, {"source": source})
+            inputs, given = inputs | dict(source=source, contexts=contexts), (torch.tensor(source), None)
+        exact = model(*given, torch.tensor([read]))[0].log_softmax(-1)[0].numpy()
+        for place, symbol in enumerate(read):
+            scores, inputs = served.step(np.array([[symbol]]), inputs)
+            largest = max(largest, np.abs(scores[0] - exact[place]).max())
+    return largest
 
 
-@torch.no_grad()
-def of_text(name: str, count: int) -> None:
-    hub = RingFormer.from_pretrained(SHIPPED)
-    letters, phonemes = hub.task.source_dictionary, hub.task.target_dictionary
-    if name == SHIPPED:
-        model = hub.models[0].float()
-    elif name in architectures(LoopedTransformer):
-        model = build_architecture(name, letters, phonemes)
+def by_ctranslate2(state: dict[str, Any], data: str, folder: Path, symbols: list[list[str]]) -> dict[str, Run]:
+    """Searches of CTranslate2 in a model without a loop; of symbols, whose numbers are not needed."""
+    path, runs = folder / "unshared.pt", {}
+    checkpoint_utils.torch_persistent_save(convert.unshare_checkpoint(state), str(path))
+    converter = FairseqConverter(str(path), data, user_dir=str(Path(fairseq_plugin.__file__).parent))
+    numbers = {symbol: number for number, symbol in enumerate(symbols[1])}
+    for kind in ("float32", "int8"):
+        made = folder / f"ctranslate2-{kind}"
+        converter.convert(str(made), quantization=kind)
+        name = f"CTranslate2, {kind}"
+        print(f"{name}: {size([made / 'model.bin'])}")
+        translator = ctranslate2.Translator(str(made), inter_threads=1, intra_threads=1)
+
+        def run(texts: Numbers, beam: int, translator: ctranslate2.Translator = translator) -> Numbers:
+            words = [[symbols[0][number] for number in text] for text in texts]
+            found = translator.translate_batch(words, beam_size=beam, max_decoding_length=LONGEST)
+            return [[numbers[word] for word in each.hypotheses[0]] for each in found]
+
+        runs[name] = run
+    return runs
+
+
+def test_set(task: Any, data: str, count: int) -> tuple[Numbers, Numbers]:
+    """The first texts and their translations; for a language model the beginnings of lines, and the lines."""
+    if hasattr(task, "src_dict"):
+        task.load_dataset("test")
+        sides = task.dataset("test").src, task.dataset("test").tgt
+        texts, expected = ([row[:-1].tolist() for row, _ in zip(side, range(count))] for side in sides)
     else:
-        model = build_language_model(name, phonemes)
-    model.eval()
-    print(f"{stored_bytes(model.state_dict().values()):,} bytes of weights")
-    dictionaries = [letters, phonemes] if hasattr(model, "encoder") else [phonemes]
-    args = Namespace(arch=name, position=None)
+        rows = load_indexed_dataset(f"{data}/test", task.dictionary)
+        expected = [row[:-1].tolist() for row in rows if len(row) > PROMPT][:count]
+        texts = [row[:PROMPT] for row in expected]
+    return texts, expected
+
+
+@torch.no_grad()
+def of_text(path: str, count: int) -> None:
+    state = load_safely(path)
+    (model,), options, task = checkpoint_utils.load_model_ensemble_and_task([path])
+    model.float().eval()
+    data, target, translates = options.task.data, model.decoder.dictionary, hasattr(model, "encoder")
+    texts, expected = test_set(task, data, count)
+    print(f"{stored_bytes(model.state_dict().values()):,} bytes of weights; {len(texts)} texts")
+    runs: dict[str, Run] = {"fairseq": lambda texts, beam: by_fairseq(model, texts, beam)}
     with tempfile.TemporaryDirectory() as parent:
-        files = []
-        for int8 in (False, True):
-            folder = Path(parent) / f"int8-{int8}"
-            folder.mkdir()
-            onnx.write(model, args, folder, dictionaries, None, int8)
-            graphs = [*folder.glob("*.onnx"), folder / onnx.WEIGHTS]
-            size = sum(file.stat().st_size for file in graphs)
-            print(f"{'int8' if int8 else 'float32'}: {size:,} bytes", flush=True)
-            files.append(serve.Model(folder, threads=1))
-        (translation if len(dictionaries) == 2 else language)(model, files, count)
+        for kind in ("float32", "int8"):
+            folder = Path(parent) / kind
+            convert.write_onnx(state, folder, Path(data), None, kind == "int8")
+            print(f"{kind}: {size([*folder.glob('*.onnx'), folder / onnx.WEIGHTS])}")
+            served = serve.Model(folder, threads=1)
+            largest = difference(model, served, texts[:20], expected[:20])
+            print(f"{kind}: largest difference {largest:.1e}", flush=True)
+            runs[kind] = lambda texts, beam, served=served: by_onnx(served, texts, beam)
+        if translates:
+            symbols = [task.source_dictionary.symbols, target.symbols]
+            runs |= by_ctranslate2(state, data, Path(parent), symbols)
+        for name, run in runs.items():
+            taken = milliseconds(lambda index, run=run: run([texts[index % len(texts)]], 4))
+            print(f"{name}: {taken:.1f} ms", flush=True)
+        for beam in (1, 4):
+            found = {name: all_of(run, texts, beam) for name, run in runs.items()}
+            for name, outputs in found.items():
+                equal = sum(one == other for one, other in zip(outputs, found["fairseq"]))
+                print(f"{name}: beam {beam}: {equal} of {len(texts)} texts equal", flush=True)
+                if translates:
+                    lines = [target.string(row, "sentencepiece") for row in outputs]
+                    bleu = corpus_bleu(lines, [[target.string(row, "sentencepiece") for row in expected]])
+                    print(f"{name}: beam {beam}: BLEU {bleu.score:.2f}", flush=True)
 
 
 @torch.no_grad()

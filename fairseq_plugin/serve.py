@@ -5,12 +5,12 @@ Usage::
 
     python serve.py FOLDER [--beam 5] [--tokenized] < lines
 
-This file needs onnxruntime and numpy, and sentencepiece where the folder has pieces and lines are raw text. It runs
-without torch, fairseq and the rest of the project, and may be copied anywhere. The search is that of fairseq-generate:
-the same tokens for the same model.
+This file needs onnxruntime and numpy, and sentencepiece where the folder has pieces and lines are raw text, nothing
+else, and may be copied anywhere. The search is that of fairseq-generate: the same tokens for the same model.
 """
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-MOST_BYTES = 1 << 28  # of model.json
 LARGEST = 100_000  # size of a dimension in a model's state
 
 
@@ -33,92 +32,88 @@ class Model:
     def __init__(self, folder: str | Path, threads: int = 0):
         import onnxruntime
 
-        folder = Path(folder)
-        for file in folder.iterdir():
-            if not (file.is_file() or file.is_dir()):
-                raise ValueError(f"{file}: must be a file, not a pipe or a device")
-        if (folder / "model.json").stat().st_size > MOST_BYTES:
-            raise ValueError(f"{folder}/model.json: must have <= {MOST_BYTES:,} bytes")
-        self.about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        self.folder = folder = Path(folder)
+        if strange := [file for file in folder.iterdir() if not (file.is_file() or file.is_dir())]:
+            raise ValueError(f"{strange[0]}: must be a file, not a pipe or a device")
+        with open(folder / "model.json", encoding="utf-8") as file:
+            self.about = json.loads(file.read(1 << 28))  # a larger one is none, and might fill the memory
         _check(self.about)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         names = ("encoder", "decoder") if self.about["translates"] else ("decoder",)
+        settings = dict(sess_options=options, providers=["CPUExecutionProvider"])
         files = {name: str(folder / f"{name}.onnx") for name in names}
-        self.sessions = {
-            name: onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-            for name, file in files.items()
-        }
+        self.sessions = {name: onnxruntime.InferenceSession(file, **settings) for name, file in files.items()}
         self.source, self.target = self.about["symbols"][0], self.about["symbols"][-1]
         self.numbers = {symbol: number for number, symbol in enumerate(self.source)}
         self.pad, self.eos, self.unk = (self.about[name] for name in ("pad", "eos", "unk"))
-        self.pieces = None
-        if self.about["pieces"]:
-            self.pieces = folder / Path(self.about["pieces"]).name
+
+    @functools.cached_property
+    def pieces(self):
+        """The folder's model of sentencepiece, which only raw text needs; None if texts are split at spaces."""
+        if self.about["pieces"] is None:
+            return None
+        import sentencepiece
+
+        return sentencepiece.SentencePieceProcessor(str(self.folder / Path(self.about["pieces"]).name))
 
     def encode(self, line: str, tokenized: bool = False) -> list[int]:
         """The numbers of a line's symbols, which are separated by spaces if it is tokenized, without an end."""
-        words = line.split() if tokenized or self.pieces is None else self._processor().encode(line, out_type=str)
+        words = line.split() if tokenized or self.pieces is None else self.pieces.encode(line, out_type=str)
         return [self.numbers.get(word, self.unk) for word in words]
 
     def decode(self, numbers: Iterable[int], tokenized: bool = False) -> str:
         """The text of symbols, or the symbols themselves with spaces between them."""
         words = [self.target[number] for number in numbers]
-        return " ".join(words) if tokenized or self.pieces is None else self._processor().decode(words)
-
-    def _processor(self):
-        if isinstance(self.pieces, Path):
-            import sentencepiece
-
-            self.pieces = sentencepiece.SentencePieceProcessor(str(self.pieces))
-        return self.pieces
+        return " ".join(words) if tokenized or self.pieces is None else self.pieces.decode(words)
 
     def translate(self, lines: Sequence[str], beam: int = 5, tokenized: bool = False, batch: int = 32) -> list[str]:
         """The best translation of each line, or of a language model the most likely continuation."""
         encoded = [self.encode(line, tokenized) for line in lines]
         order = sorted(range(len(lines)), key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            if self.about["translates"]:
-                texts = self.search([encoded[index] for index in chosen], beam)
-            else:
-                texts = [self.search([encoded[index]], beam)[0] for index in chosen]
+        rows = batch if self.about["translates"] else 1
+        for start in range(0, len(order), rows):
+            chosen = order[start : start + rows]
+            texts = self.search([encoded[index] for index in chosen], beam)
             found.update(zip(chosen, (self.decode(text, tokenized) for text in texts)))
         return [found[index] for index in range(len(lines))]
 
-    def search(
-        self, texts: Sequence[Sequence[int]], beam: int, most: int = 200, penalty: float = 1.0
-    ) -> list[list[int]]:
+    def search(self, texts: Sequence[Sequence[int]], beam: int, most: int = 200) -> list[list[int]]:
         """fairseq's beam search: the best output of each source text, or continuation of a single prompt.
 
         Args:
             texts: numbers of symbols, without the end of a text.
             beam: hypotheses of each.
-            most: longest output, in symbols.
-            penalty: scores are divided by length ** penalty.
+            most: longest output, in symbols, without the prompt.
+
+        Raises:
+            ValueError: if the model's positions end within the prompt.
         """
-        rows, symbols = len(texts), len(self.target)
-        feed, prompt = {}, [self.eos]
+        rows, symbols, prompt = len(texts), len(self.target), [self.eos]
+        inputs = self.first_state(rows * beam)
+        dims = {name: shape.index("batch") for name, shape in self.about["state"].items()}
+        dims |= {"source": 0, "contexts": 1}
         if self.about["translates"]:
-            longest = max(map(len, texts)) + 1
-            padded = [[self.pad] * (longest - 1 - len(text)) + [*text, self.eos] for text in texts]
+            longest = max(map(len, texts))
+            padded = [[self.pad] * (longest - len(text)) + [*text, self.eos] for text in texts]
             source = np.array(padded, dtype=np.int64)
             (contexts,) = self.sessions["encoder"].run(None, {"source": source})
-            feed = {"source": source.repeat(beam, 0), "contexts": contexts.repeat(beam, 1)}
+            inputs |= {"source": source.repeat(beam, 0), "contexts": contexts.repeat(beam, 1)}
         else:
             prompt += texts[0]
-        most = min(most, self.about["longest"] - 1)
-        state = self.first_state(rows * beam)
-        for symbol in prompt[:-1]:
-            state = self.step(np.full((rows * beam, 1), symbol), state, feed)[1]
-        tokens = np.full((rows * beam, 1), prompt[-1])
-        history: np.ndarray = np.zeros((rows * beam, 0), dtype=np.int64)
+        most = min(most + len(prompt) - 1, self.about["longest"] - 1)
+        if len(prompt) > most:
+            raise ValueError(f"a text of {len(prompt) - 1} symbols: must be shorter than {most}, where positions end")
         total: np.ndarray = np.zeros((rows, beam), dtype=np.float32)
+        for symbol, following in zip(prompt, prompt[1:]):
+            scores, inputs = self.step(np.full((rows * beam, 1), symbol), inputs)
+            total += scores[0, following]  # fairseq's score of a text includes its prompt
+        history = np.full((rows * beam, 1), prompt[-1])
         ended: list[list[tuple[float, list[int]]]] = [[] for _ in texts]
         open_rows = list(range(rows))  # of the texts that are not finished
-        for length in range(1, most + 2):
-            scores, state = self.step(tokens, state, feed)
+        for length in range(len(prompt), most + 2):
+            scores, inputs = self.step(history[:, -1:], inputs)
             scores[np.isnan(scores)] = -np.inf
             scores[:, self.pad] = -np.inf
             if length == 1:
@@ -126,7 +121,7 @@ class Model:
             if length == most + 1:
                 scores[:, np.arange(symbols) != self.eos] = -np.inf
             scores = scores.reshape(len(open_rows), beam, symbols) + total[:, :, None]
-            if length == 1:
+            if length == len(prompt):
                 scores = scores[:, :1]  # all hypotheses are equal
             flat = scores.reshape(len(open_rows), -1)
             candidates = min(2 * beam, flat.shape[1] - 1)
@@ -141,26 +136,24 @@ class Model:
                     if symbol != self.eos:
                         going.append((score, parent, symbol))
                     elif rank < beam and np.isfinite(score) and len(ended[row]) < beam:
-                        ended[row].append((score / length**penalty, history[parent].tolist()))
+                        ended[row].append((score / length, history[parent, 1:].tolist()))
                 if len(ended[row]) < beam and length <= most:
                     kept += going[:beam]
                     places.append(place)
             if not places:
                 break
-            parents = np.array([parent for _, parent, _ in kept])
-            tokens = np.array([[symbol] for _, _, symbol in kept], dtype=np.int64)
-            total = np.array([score for score, _, _ in kept], dtype=np.float32).reshape(len(places), beam)
-            history = np.concatenate([history[parents], tokens], axis=1)
-            state = {name: values.take(parents, self.batch_dim(name)) for name, values in state.items()}
-            if len(places) < len(open_rows):
-                feed = {name: values.take(parents, self.batch_dim(name)) for name, values in feed.items()}
-                open_rows = [open_rows[place] for place in places]
+            sums, parents, chosen = map(np.array, zip(*kept))
+            total = sums.reshape(len(places), beam)
+            history = np.concatenate([history[parents], chosen[:, None]], axis=1)
+            moved = self.about["state"] if len(places) == len(open_rows) else inputs
+            inputs = inputs | {name: inputs[name].take(parents, dims[name]) for name in moved}
+            open_rows = [open_rows[place] for place in places]
         return [max(texts, key=lambda one: one[0])[1] for texts in ended]
 
-    def step(self, tokens: np.ndarray, state: dict, feed: dict) -> tuple[np.ndarray, dict]:
-        """Log-probabilities of the next symbol, (B, V), and the state after tokens (B, 1)."""
-        scores, *after = self.sessions["decoder"].run(None, {"tokens": tokens.astype(np.int64), **state, **feed})
-        return scores, dict(zip(state, after))
+    def step(self, tokens: np.ndarray, inputs: dict) -> tuple[np.ndarray, dict]:
+        """Log-probabilities of the next symbol, (B, V), and the inputs of the next step, after tokens (B, 1)."""
+        scores, *after = self.sessions["decoder"].run(None, {"tokens": tokens.astype(np.int64), **inputs})
+        return scores, inputs | dict(zip(self.about["state"], after))
 
     def first_state(self, batch: int) -> dict[str, np.ndarray]:
         """The state of a decoder that has read nothing."""
@@ -170,21 +163,14 @@ class Model:
             for name, shape in self.about["state"].items()
         }
 
-    def batch_dim(self, name: str) -> int:
-        """The dimension of the batch in an input of a step."""
-        if name == "contexts":
-            return 1
-        return 0 if name == "source" else self.about["state"][name].index("batch")
-
 
 def _check(about: dict) -> None:
     """Raises ValueError unless model.json holds what `convert onnx` writes, and no size beyond LARGEST."""
     symbols = about["symbols"]
-    numbers = [about[name] for name in ("pad", "eos", "unk")]
     sizes = [size for shape in about["state"].values() for size in shape if size not in ("batch", "past")]
     if not all(isinstance(symbol, str) for side in symbols for symbol in side):
         raise ValueError("model.json: symbols must be texts")
-    if not all(isinstance(number, int) and 0 <= number < min(map(len, symbols)) for number in numbers):
+    if not all(about[name] in range(min(map(len, symbols))) for name in ("pad", "eos", "unk")):
         raise ValueError("model.json: pad, eos and unk must be numbers of symbols")
     if not all(isinstance(size, int) and 0 <= size <= LARGEST for size in sizes):
         raise ValueError(f"model.json: sizes of the state must be in 0 .. {LARGEST}")
@@ -205,8 +191,8 @@ def main() -> None:
     try:
         found = Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized)
     except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece
-        reason = " ".join(str(error).split())
-        parser.error(f"FOLDER={args.folder}: cannot be served: {type(error).__name__}: {reason[:500]}")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        parser.error(f"FOLDER={args.folder}: cannot be served: {reason[:500]}")
     for line in found:
         print(line)
 

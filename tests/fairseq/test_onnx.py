@@ -15,7 +15,9 @@ pytest.importorskip("onnxscript")
 from fairseq_plugin import convert, serve
 from fairseq_plugin.export import onnx
 from fairseq_plugin.models.ringformer import WEIGHTS
-from tests.support import models, searching
+from fairseq_repairs.checkpoints import load_safely
+from recurrence.weights.command import stored_bytes
+from tests.support import guide, models, searching
 
 SHIPPED = next(WEIGHTS.iterdir())
 TRANSLATE = {
@@ -34,6 +36,8 @@ CONTINUE = {
     "recurrent": ("recurrent_lm",),
     "recurrent, accumulating": ("recurrent_lm", "--window", "2", "--accumulate"),
 }
+GRAPHS = 100_000  # bytes of the graphs of any model: a tenth of a megabyte, so that files are at most 1.10 of that
+WITHOUT = "import sys; sys.modules.update(torch=None, fairseq=None, recurrence=None, fairseq_plugin=None)"
 slow = pytest.mark.slow
 
 
@@ -43,6 +47,12 @@ def written(model: nn.Module, arch: str, flags: tuple[str, ...], folder: Path, *
     dictionaries = [side.dictionary for side in sides]
     onnx.write(model, models.saved_options(arch, *flags), folder, dictionaries, None, **options)
     return serve.Model(folder, threads=1)
+
+
+def stored_once(model: nn.Module, folder: Path) -> bool:
+    """Whether the files hold the model's weights once, beside the graphs."""
+    size = sum(file.stat().st_size for file in (*folder.glob("*.onnx"), folder / onnx.WEIGHTS))
+    return size < stored_bytes(model.state_dict().values()) + GRAPHS
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=slow if name != "ringformer" else ()) for name in TRANSLATE])
@@ -59,6 +69,7 @@ def test_translations_are_those_of_fairseqs_search(name, tmp_path):
         best = [found[0]["tokens"][:-1].tolist() for found in hypotheses]
         assert served.search(texts, beam, most=12) == best
         assert any(best)
+    assert stored_once(model, tmp_path)
 
 
 @slow
@@ -72,10 +83,26 @@ def test_steps_of_a_language_model_have_its_scores(name, tmp_path):
         expected = model(text)[0].log_softmax(-1).numpy()
     state = served.first_state(2)
     for place in range(text.size(1)):
-        scores, state = served.step(text[:, place : place + 1].numpy(), state, {})
+        scores, state = served.step(text[:, place : place + 1].numpy(), state)
         np.testing.assert_allclose(scores, expected[:, place], rtol=1e-4, atol=1e-4)
-    prompt = text[0, :3].tolist()
-    assert served.search([prompt], beam=2, most=5)[0]
+    assert stored_once(model, tmp_path)
+
+
+@slow
+@pytest.mark.parametrize("name", CONTINUE)
+def test_continuations_are_those_of_fairseqs_search(name, tmp_path):
+    arch, *flags = CONTINUE[name]
+    model = models.tiny(arch, *flags).float()
+    model.decoder.dictionary = models.dictionary(models.TARGET_SYMBOLS)
+    prompts = torch.randint(4, models.TARGET_SYMBOLS, (3, 3))
+    expected = {
+        beam: searching.continue_prompts(searching.search(model, beam_size=beam), prompts) for beam in (1, 4)
+    }  # before the export, as above
+    served = written(model, arch, tuple(flags), tmp_path)
+    for beam, hypotheses in expected.items():
+        best = [found[0]["tokens"][prompts.size(1) : -1].tolist() for found in hypotheses]
+        assert [served.search([prompt], beam, most=9)[0] for prompt in prompts.tolist()] == best
+        assert any(best)
 
 
 @pytest.fixture(scope="module")
@@ -86,25 +113,31 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def test_each_tensor_is_stored_once(folder):
-    state = torch.load(SHIPPED / "model.pt", weights_only=False)["model"]
-    stored = sum(tensor.numel() * 4 for tensor in state.values())  # in float32
-    files = sum(file.stat().st_size for file in folder.glob("*.onnx")) + (folder / "weights.bin").stat().st_size
-    assert stored * 0.95 < files < stored * 1.1 + 80_000  # which the graphs of any model take
+def test_files_are_at_most_a_tenth_larger_than_the_weights(folder):
+    stored = 2 * stored_bytes(load_safely(SHIPPED / "model.pt")["model"].values())  # which are float16
+    size = sum(file.stat().st_size for file in (*folder.glob("*.onnx"), folder / onnx.WEIGHTS))
+    assert stored * 0.95 < size < stored * 1.1
 
 
 def test_a_folder_is_served_without_torch_and_fairseq(folder):
     """By the copy of serve.py in it, in a process where neither can be imported."""
     words = [word for word in serve.Model(folder).source[4:] if word.isprintable()][:4]
     lines = [" ".join(words), "", " ".join(words[:2] + ["never-seen"])]
-    blocked = "import sys; sys.modules.update(torch=None, fairseq=None, recurrence=None, fairseq_plugin=None)"
-    program = f"{blocked}; sys.argv[0] = 'serve.py'; exec(open({str(folder / 'serve.py')!r}).read())"
+    program = f"{WITHOUT}; sys.argv[0] = 'serve.py'; exec(open({str(folder / 'serve.py')!r}).read())"
     command = [sys.executable, "-I", "-c", program, str(folder), "--beam", "2", "--tokenized"]
     made = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
     answers = made.stdout.split("\n")
     assert len(answers) == len(lines) + 1
     assert answers[0]
     assert answers[:-1] == serve.Model(folder).translate(lines, beam=2, tokenized=True)
+
+
+def test_the_pages_example_translates(folder, tmp_path):
+    (tmp_path / "served").symlink_to(folder)
+    program = f"{WITHOUT}\n{guide.example('export.md', 'import serve')}"
+    command = [sys.executable, "-I", "-c", program]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [bool(line) for line in made.stdout.splitlines()] == [True, True]
 
 
 @slow

@@ -1,4 +1,4 @@
-"""docs/extending.md: its example, and the files of this repository that a call crosses."""
+"""Examples of the pages, and the files of this repository that a call crosses."""
 
 import re
 import sys
@@ -13,14 +13,20 @@ GUIDE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGES = ("recurrence", "fairseq_plugin", "timm_plugin")
 
 
+def example(page: str, mark: str) -> str:
+    """The one example in Python of a page in docs/ that holds a mark."""
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.S) if mark in code)
+    return code
+
+
 @contextmanager
 def imported_example(files: dict[str, str]) -> Iterator[None]:
     """Imports the guide's files as if they stood where it says; `files` has a mark of each by the module's name."""
     try:
         for name, mark in files.items():
-            (code,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if mark in text)
             module = sys.modules[name] = ModuleType(name)
-            exec(code, vars(module))
+            exec(example("extending.md", mark), vars(module))
         yield
     finally:
         for name in files:

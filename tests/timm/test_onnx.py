@@ -14,23 +14,25 @@ pytest.importorskip("onnxruntime")
 
 import onnxruntime
 from onnx import numpy_helper
+from PIL import Image
 
 from recurrence.weights.command import stored_bytes
-from tests.support import cli, vision
+from tests.support import cli, guide, vision
 from tests.support.vision import every_registered_structure, timm
 from timm_plugin import convert
 from timm_plugin.onnx import export
 
 GRAPH = 130_000  # bytes that the graph of any model takes, beside its tensors
 
-CLASSIFY = """
-import json, sys
-sys.modules.update(torch=None, timm=None, timm_plugin=None, recurrence=None)
+WITHOUT = "import sys; sys.modules.update(torch=None, timm=None, timm_plugin=None, recurrence=None)"
+CLASSIFY = f"""
+{WITHOUT}
+import json
 import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-known = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
+known = {{name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}}
 images = np.load(sys.argv[2])
-(logits,) = session.run(None, {"images": images})
+(logits,) = session.run(None, {{"images": images}})
 print(json.dumps([known, logits.tolist()]))
 """
 
@@ -68,7 +70,7 @@ def shipped(tmp_path_factory):
 def test_a_file_is_all_that_onnxruntime_needs(shipped, tmp_path, caplog):
     """In a process where neither torch nor timm can be imported."""
     model, folder = shipped
-    images, file = vision.images(model), tmp_path / "new" / "model.onnx"
+    images, file = vision.images(model), tmp_path / "new" / "sret_t.onnx"
     with caplog.at_level("INFO"):
         convert.main(["onnx", str(folder), str(file)])
     stored, size = stored_bytes(model.state_dict().values()), file.stat().st_size
@@ -81,6 +83,12 @@ def test_a_file_is_all_that_onnxruntime_needs(shipped, tmp_path, caplog):
     torch.testing.assert_close(torch.tensor(logits), model(images), rtol=1e-4, atol=1e-5)
     expected = dict(architecture="sret_nano", label_names=model.pretrained_cfg["label_names"])
     assert known == json.loads(json.dumps(expected | resolve_data_config(model=model)))
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 40, 3), dtype=np.uint8))
+    picture.save(file.with_name("ship.jpg"))
+    pixels = timm.data.create_transform(**resolve_data_config(model=model))(Image.open(file.with_name("ship.jpg")))
+    expected = model.pretrained_cfg["label_names"][model(pixels[None]).argmax()]
+    program = f"{WITHOUT}; import os; os.chdir(sys.argv[1])\n{guide.example('export.md', 'sret_t.onnx')}"
+    assert cli.run(sys.executable, "-I", "-c", program, file.parent, fresh=True).splitlines()[-1] == expected
 
 
 @pytest.mark.slow
