@@ -74,35 +74,24 @@ def test_translations_are_those_of_fairseqs_search(name, tmp_path):
 
 @slow
 @pytest.mark.parametrize("name", CONTINUE)
-def test_steps_of_a_language_model_have_its_scores(name, tmp_path):
+def test_scores_and_continuations_of_a_language_model_are_fairseqs(name, tmp_path):
     arch, *flags = CONTINUE[name]
     model = models.tiny(arch, *flags).float()
-    served = written(model, arch, tuple(flags), tmp_path)
-    text = torch.randint(4, models.TARGET_SYMBOLS, (2, 9))
+    text = torch.randint(4, models.TARGET_SYMBOLS, (3, 9))
+    prompts = text[:, :3]
     with torch.no_grad():
         expected = model(text)[0].log_softmax(-1).numpy()
-    state = served.first_state(2)
+    found = {beam: searching.continue_prompts(searching.search(model, beam_size=beam), prompts) for beam in (1, 4)}
+    served = written(model, arch, tuple(flags), tmp_path)
+    state = served.first_state(3)
     for place in range(text.size(1)):
         scores, state = served.step(text[:, place : place + 1].numpy(), state)
         np.testing.assert_allclose(scores, expected[:, place], rtol=1e-4, atol=1e-4)
-    assert stored_once(model, tmp_path)
-
-
-@slow
-@pytest.mark.parametrize("name", CONTINUE)
-def test_continuations_are_those_of_fairseqs_search(name, tmp_path):
-    arch, *flags = CONTINUE[name]
-    model = models.tiny(arch, *flags).float()
-    model.decoder.dictionary = models.dictionary(models.TARGET_SYMBOLS)
-    prompts = torch.randint(4, models.TARGET_SYMBOLS, (3, 3))
-    expected = {
-        beam: searching.continue_prompts(searching.search(model, beam_size=beam), prompts) for beam in (1, 4)
-    }  # before the export, as above
-    served = written(model, arch, tuple(flags), tmp_path)
-    for beam, hypotheses in expected.items():
-        best = [found[0]["tokens"][prompts.size(1) : -1].tolist() for found in hypotheses]
+    for beam, hypotheses in found.items():
+        best = [each[0]["tokens"][prompts.size(1) : -1].tolist() for each in hypotheses]
         assert [served.search([prompt], beam, most=9)[0] for prompt in prompts.tolist()] == best
         assert any(best)
+    assert stored_once(model, tmp_path)
 
 
 @pytest.fixture(scope="module")
