@@ -191,10 +191,9 @@ def main() -> None:
     try:
         found = Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized)
     except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        parser.error(f"FOLDER={args.folder}: cannot be served: {reason[:500]}")
-    for line in found:
-        print(line)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        parser.error(f"FOLDER={args.folder}: cannot be served: {reason}")
+    print(*found, sep="\n", end="\n" if found else "")
 
 
 if __name__ == "__main__":
