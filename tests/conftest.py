@@ -62,13 +62,11 @@ class Corpus(NamedTuple):
 
     text: prefix of the raw files, ``{text}.{split}.{language}``.
     data: the folder that fairseq-preprocess has written.
-    log: what fairseq-preprocess printed.
     sentences: number of sentences of each split.
     """
 
     text: Path
     data: Path
-    log: str
     sentences: dict[str, int]
 
 
@@ -85,17 +83,14 @@ def write_corpus(text: Path) -> None:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """A corpus of number words, preprocessed by the real command line.
-
-    A library has logged before the command configures logging, as iopath does.
-    """
+    """A corpus of number words, preprocessed by the real command line."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "sitecustomize.py").write_text("import logging\nlogging.debug('first')\n")
     text, data = folder / "numbers", folder / "data"
     write_corpus(text)
     prefixes = [argument for split in SENTENCES for argument in (f"--{split}pref", f"{text}.{split}")]
     flags = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary", "--destdir", data, *prefixes]
-    return Corpus(text, data, cli.preprocess(*flags, env={"PYTHONPATH": str(folder)}, fresh=True), SENTENCES)
+    cli.preprocess(*flags)
+    return Corpus(text, data, SENTENCES)
 
 
 @pytest.fixture(scope="session")

@@ -86,8 +86,8 @@ def test_the_licence_goes_with_it(wheel, source, site, tmp_path):
 def test_fairseq_trains_with_the_installed_plugin(site, corpus, tmp_path):
     away = tmp_path / "away"
     away.mkdir()
-    environment = {"PYTHONPATH": str(site)}
-    run = ["bash", "-c", f'cd "{away}" && "$0" "$@"', sys.executable]
+    environment = {"PYTHONPATH": str(site), "PATH": cli.search_path()}
+    run = ["bash", "-c", f'cd "{away}" && python "$@"', "bash"]
     plugin = cli.run(*run, "-m", "fairseq_plugin", env=environment).splitlines()[-1]
     assert Path(plugin) == (site / "fairseq_plugin").resolve()
     script = "import recurrence, sys; sys.argv[0] = 'fairseq-train'; print('core:', recurrence.__file__); "

@@ -76,9 +76,12 @@ def test_nothing_else_of_this_project_is_imported(folder):
 
 ALONE = """
 import sys
+sys.path.remove(sys.argv.pop(1))
 sys.modules.update(recurrence=None, fairseq_plugin=None, timm_plugin=None)
 from importlib import import_module
-import_module(f"fairseq_cli.{sys.argv.pop(1)}").cli_main()
+command = sys.argv.pop(1)
+sys.argv[0] = f"fairseq-{command}"
+import_module(f"fairseq_cli.{command}").cli_main()
 """
 
 
@@ -91,9 +94,9 @@ def test_fairseq_s_transformer_trains_resumes_and_translates_with_nothing_else(t
 
     def run(command: str, *words: object) -> str:
         """Runs a command that sees nothing of this repository, in the copy's folder."""
-        words = [command, *map(str, words), "--user-dir", package.name]
-        inside = ["bash", "-c", f'cd "{package.parent}" && exec "$0" "$@"', cli.sys.executable, "-W", "ignore", "-c"]
-        return cli.run(*inside, ALONE, *words, env={"PYTHONPATH": ""})
+        words = [cli.REPOSITORY, command, *words, "--user-dir", package.name]
+        inside = ["bash", "-c", f'cd "{package.parent}" && exec python -c "$0" "$@"', ALONE]
+        return cli.run(*inside, *words, env={"PYTHONPATH": "", "PATH": cli.search_path()})
 
     prefixes = [f"--{split}pref={tmp_path / split}" for split in upstream.SENTENCES]
     run("preprocess", "--source-lang=en", "--target-lang=de", *prefixes, f"--destdir={tmp_path / 'data'}")

@@ -1,6 +1,7 @@
 """python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
 
 import json
+from functools import cache
 from unittest.mock import Mock
 
 import pandas as pd
@@ -16,11 +17,16 @@ from timm_plugin import compare
 from timm_plugin.training import options
 
 
+@cache
+def options_of(architecture):
+    return timm.create_model(architecture, device="meta").config.options()
+
+
 def control(name, model, blocks, **sizes):
     wanted = {**vars(model.config), **model.config.unshared(blocks), **sizes}
     architecture = wanted.pop("model", vision.CASES[name][0])
-    options = timm.create_model(architecture, device="meta").config.options()
-    return timm.create_model(architecture, **{option: wanted[option] for option in options if option in wanted})
+    given = {option: wanted[option] for option in options_of(architecture) if option in wanted}
+    return timm.create_model(architecture, device="meta", **given)
 
 
 @vision.every_registered_structure
