@@ -19,6 +19,8 @@ import run as program
 from tests.support import cli
 from tests.support.recipes import NAMED, RECIPES, SCRIPTS, line, recipe, requested
 
+SMALL = ("--img-size", "32", "--model-kwargs", "embed_dim=32", "num_heads=2", "depth=2")  # of an image model
+
 
 @pytest.mark.slow
 def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
@@ -45,14 +47,15 @@ def test_a_failed_run_is_recorded_and_the_next_call_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_an_image_row_from_the_digits_to_a_score(tmp_path):
-    recipe("ringformer/table2.sh", "ringformer", SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
+    recipe("ringformer/table2.sh", "ringformer", *SMALL, **settings)
     top1, cost = results_csv.read(tmp_path / "ringformer" / "results.csv")
     assert (top1["metric"], top1["row"], cost["metric"]) == ("top-1 %", "ringformer", "MMAC")
     assert 0 < float(top1["value"]) <= 100
     (tmp_path / "ringformer" / "table2" / "smoke" / "ringformer" / "s1" / "metrics.json").unlink()  # as if killed
-    settings = dict(SCALE="smoke", OUT=str(tmp_path), DATA_ROOT="", THREADS="1")
     output = recipe("ringformer/table2.sh", "ringformer", "--lr", "2e-3", fails=True, **settings)
-    assert "holds a run of `SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer`; use its flags, or " in output
+    begun = f"SCALE=smoke SEED=1 recipes/ringformer/table2.sh ringformer {' '.join(SMALL)}"
+    assert f"holds a run of `{begun}`; use its flags, or " in output
 
 
 def test_a_diverged_run_is_recorded_in_a_column_of_its_table_and_may_have_other_flags(tmp_path, monkeypatch):
@@ -248,7 +251,7 @@ def gone(find: list[str]) -> bool:
 def test_a_run_that_is_terminated_is_no_result(ending, tmp_path):
     if signal.getsignal(ending) == signal.SIG_IGN:
         pytest.skip("the tests run under nohup, whose signal recipes ignore, too")
-    script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100"]
+    script = ["bash", RECIPES / "ringformer" / "table2.sh", "uit", "--epochs", "100", *SMALL]
     settings = {"OUT": str(tmp_path), "THREADS": "1", "PATH": cli.search_path()}
     environment = {**os.environ, **settings, "DATA_ROOT": ""}
     with subprocess.Popen(script, env=environment, start_new_session=True, stdout=subprocess.PIPE) as running:
