@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from kinds import KINDS
@@ -105,6 +105,7 @@ class Settings:
     flags: list[str]
 
 
+@cache
 def split_flags(text: str) -> tuple[list[str], list[str]]:
     """The leading key=value words of a text, and the words after them."""
     words = shlex.split(text)

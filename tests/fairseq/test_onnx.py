@@ -20,14 +20,15 @@ from recurrence.weights.command import stored_bytes
 from tests.support import guide, models, searching
 
 SHIPPED = next(WEIGHTS.iterdir())
+TWICE = ("--encoder-layers", "2", "--decoder-layers", "2")  # an export takes as long as it has passes
+SIGNALS = ("--cross-attention-signal", "after", "--position", "learned")
+RELATIVE = ("--position", "relative", "--share-decoder-input-output-embed")
 TRANSLATE = {
-    "ringformer": ("ringformer_base",),
-    "signals on keys and values": ("ringformer_base", "--cross-attention-signal", "after"),
-    "learned positions": ("ringformer_base", "--position", "learned"),
-    "universal": ("universal",),
-    "one wide FFN": ("one_wide_ffn_base",),
-    "relative, tied": ("cycle", "--position", "relative", "--share-decoder-input-output-embed"),
-    "Admin": ("sequence", "--init", "admin"),
+    "ringformer": ("ringformer_base", *TWICE),
+    "signals on keys and values, learned positions": ("ringformer_base", *TWICE, *SIGNALS),
+    "universal": ("universal", *TWICE),
+    "one wide FFN": ("one_wide_ffn_base", *TWICE),
+    "Admin, relative, tied": ("cycle", "--init", "admin", *RELATIVE),
     "NLL": ("recursive_iwslt_de_en", "--nll"),
 }
 CONTINUE = {

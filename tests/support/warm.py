@@ -33,6 +33,7 @@ from tests.support import cli
 from tests.support.confined import confine
 
 UPSTREAM = ("fairseq.checkpoint_utils", "fairseq.models", "fairseq.tasks", "fairseq.trainer", "sacrebleu", "timm")
+UPSTREAM += ("pydantic.main",)  # with which the recipes read their tables
 PROGRAMS = ("eval_lm", "generate", "interactive", "preprocess", "train", "validate")
 ALL = (*UPSTREAM, *(f"fairseq_cli.{name}" for name in PROGRAMS), "fairseq_plugin", "timm_plugin", "timm_plugin.train")
 CHANGES = ("os.rename", "os.remove", "os.link", "shutil.copyfile")
