@@ -126,7 +126,7 @@ def trained(folder, *flags: str) -> dict[str, float]:
     words = f"--task automaton {model} {learning} {saving}".split()
     cli.run("fairseq-train", *cli.HOST, *words, folder, *flags)
     scorer = cli.REPOSITORY / "recipes" / "metrics" / "automaton.py"
-    log = cli.python(str(scorer), "--path", folder / "checkpoint_last.pt", "--texts", "200")
+    log = cli.python(str(scorer), "--path", folder / "checkpoint_last.pt", "--texts", "100")
     return json.loads(log[log.index("{") :])
 
 
@@ -134,7 +134,7 @@ def trained(folder, *flags: str) -> dict[str, float]:
 def test_a_loop_goes_on_beyond_its_trained_depth(tmp_path):
     """Where its block, run once and told the number of steps, fails although it was trained on it."""
     steps = ["--pass-steps", "--dropout", "0.1", "--reuse-map", "6", "--depth-range", "1-6", "--pass-loss", "1"]
-    steps += ["--max-update", "250"]
+    steps += ["--max-update", "200"]
     looped, once = trained(tmp_path / "looped", *steps), trained(tmp_path / "once", "--max-update", "500")
     for passes in (6, 10, 24):
         assert looped[f"exact_match_at_{passes}"] >= 80
