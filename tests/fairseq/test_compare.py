@@ -197,6 +197,8 @@ def test_an_architecture_of_ones_own_is_compared(corpus, tmp_path):
     run(*words)
     runs = pd.read_csv(tmp_path / "out" / "runs.csv").set_index("row")
     assert runs.score.notna().all()
+    log = (tmp_path / "out" / "narrow" / "seed1" / "score.log").read_text()
+    assert f"Translated {corpus.sentences['test']:,} sentences" in log
     assert 0.9 * runs.parameters.looped <= runs.parameters.narrow <= runs.parameters.looped
 
 
@@ -216,14 +218,6 @@ def test_a_fork_trains_as_its_command_does_bit_for_bit(corpus, tmp_path):
     assert all(torch.equal(own[key], fork[key]) for key in own)
 
 
-@pytest.mark.slow
-def test_part_of_the_test_set_is_decoded(corpus, tmp_path):
-    words = [corpus.data, "--output", tmp_path, "--rows", "once", *FLAGS, "--arch", cli.ARCH, "--max-update", "1"]
-    run(*words, "--score", "--max-len-b 5", "--score-sentences", "20")
-    decoded = re.search(r"Translated ([\d,]+) sentences", (tmp_path / "once" / "seed1" / "score.log").read_text())
-    assert 10 <= int(decoded[1].replace(",", "")) <= 30
-
-
 def run(*words) -> str:
     """Runs the command; its steps are forks of the warm interpreter, too."""
     code = f"import sys; sys.executable = {str(cli.stand_ins() / 'python')!r}; "
@@ -232,9 +226,10 @@ def run(*words) -> str:
 
 @pytest.mark.slow
 def test_a_comparison_from_end_to_end(corpus, tmp_path):
+    """Part of the test set is decoded; the comparison of an own architecture decodes all of it."""
     output = tmp_path / "out"
     words = [corpus.data, "--output", output, "--rows", "once,storage,time"]
-    words += ["--score", "--beam 2 --max-len-b 15", "--arch", cli.ARCH, *FLAGS]
+    words += ["--score", "--beam 2 --max-len-b 15", "--score-sentences", "20", "--arch", cli.ARCH, *FLAGS]
     said = run(*words, "--dry-run")
     assert "| storage |" in said
     assert not output.exists()
@@ -250,6 +245,8 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     page = (output / "comparison.md").read_text()
     assert "one seed, so no interval" in page
     result = output / "once" / "seed1" / "score.json"
+    decoded = re.search(r"Translated ([\d,]+) sentences", result.with_name("score.log").read_text())
+    assert 10 <= int(decoded[1].replace(",", "")) <= 30
     kept = {path: path.stat().st_mtime_ns for path in output.glob("*/*/*.json") if path != result}
     result.unlink()
     again = run(*words)
