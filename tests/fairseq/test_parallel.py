@@ -57,7 +57,8 @@ def test_torchrun_reports_the_line_with_which_a_rank_ends(corpus, tmp_path):
     path = tmp_path / "cut.pt"
     path.write_bytes(b"PK\x03\x04")
     log = cli.torchrun(2, *cli.train_command(corpus.data, tmp_path, *FLAGS, "--restore-file", path), fails=True)
-    assert log.count("Traceback") == 1  # torchrun's own
+    assert "Traceback" in log  # torchrun's own
+    assert 'fairseq_cli/train.py", line' not in log  # none of the command
     cause = log.partition("Root Cause")[2]
     assert f"train.py: error: {path} is truncated after 4 bytes" in cause
 

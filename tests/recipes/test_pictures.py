@@ -227,7 +227,7 @@ def test_bad_input_is_named(runs, trained, tmp_path, rejected):
         (responses, (image, "--samples", "0"), "argument --samples: 0: must be > 0 and finite"),
         (attention_distance, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
         (landscape, same_label, "labels s1, s1: must differ; use LABEL=CHECKPOINT"),
-        (curves, (tmp_path,), "Is a directory"),
+        (curves, (tmp_path,), "must be a file, not a folder"),
         (curves, (ring, "--y", "valid_bleu", "--x", "epoch"), "valid_bleu: not in"),
         (curves, (ring, "--y", "eval_loss", "--nats"), "--nats: converts a loss in a log of fairseq: eval_loss of"),
         (curves, ("train.log", "--y", "valid_ppl", "--nats"), "--nats: converts a loss in a log of fairseq: valid_ppl"),
