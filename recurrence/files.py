@@ -5,6 +5,7 @@ name beside its place, and is renamed when it is complete: a link there is repla
 """
 
 import contextlib
+import csv
 import json
 import os
 import pickle
@@ -175,6 +176,14 @@ def read_json(path: str | Path, kind: type) -> Any:
     if not isinstance(found, kind):
         raise ValueError(f"{path}: must hold a {kind.__name__}, not a {type(found).__name__}")
     return found
+
+
+def read_table(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, by the names in its first line. Raises ValueError, with the name, if it is damaged."""
+    try:
+        return list(csv.DictReader(read_text(path).splitlines()))
+    except csv.Error as error:
+        raise ValueError(f"{path}: cannot be read as CSV: {error}") from None
 
 
 def damage(path: str | Path) -> str | None:

@@ -6,7 +6,6 @@ The accuracy is measured after the last epoch; picking the best epoch on the tes
 millions of multiply-accumulates per image (`recurrence.count.macs`).
 """
 
-import csv
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from arguments import parser, print_scores
 from torch import nn
 
 from recurrence.count import macs
-from recurrence.files import read_text
+from recurrence.files import read_table
 from timm_plugin._saved import options_of
 from timm_plugin.checkpoints import load, metadata_of
 
@@ -28,7 +27,7 @@ def model_of(run: Path) -> tuple[nn.Module, int]:
 
 def scores(run: Path) -> dict:
     """Accuracy after the last epoch, cost and number of epochs."""
-    epochs = list(csv.DictReader(read_text(run / "summary.csv").splitlines()))
+    epochs = read_table(run / "summary.csv")
     if not epochs:
         raise ValueError(f"{run / 'summary.csv'}: has no epoch")
     last = epochs[-1]

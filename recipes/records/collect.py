@@ -4,7 +4,6 @@ They are env.json, the trainer's train.log (with train_image.py's summary.csv), 
 the run succeeded, scores.json.
 """
 
-import csv
 import importlib.metadata
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from results_csv import METRICS, append
 
-from recurrence.files import read_json, read_text
+from recurrence.files import read_json, read_table, read_text
 
 # The checkpoint that was scored is the first of these that exists.
 CHECKPOINTS = ("average.pt", "checkpoints/checkpoint_best.pt", "checkpoints/checkpoint_last.pt")
@@ -69,7 +68,7 @@ def seconds(text: str) -> int:
 
 def image_training(text: str, summary: Path) -> dict:
     """As `training`, for train_image.py."""
-    epochs = list(csv.DictReader(read_text(summary).splitlines()))
+    epochs = read_table(summary)
     found = re.findall(r"([\d,]+) stored parameters", text)
     return {
         "params": int(found[-1].replace(",", "")) if found else None,

@@ -397,3 +397,10 @@ def test_a_run_is_not_resumed_through_links(folder, thesis, resumed):
     assert thesis.read_text() == "mine"
     assert checkpoint(folder)["epoch"] == 1
     assert not (folder / "model_best.pth.tar").is_symlink()
+
+
+def test_a_table_with_an_endless_field_is_named(tmp_path):
+    table = tmp_path / "summary.csv"
+    table.write_text("epoch,eval_top1\n1," + "1" * 200_000)
+    with pytest.raises(ValueError, match=r"summary\.csv: cannot be read as CSV: field larger"):
+        files.read_table(table)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from recurrence.files import atomic_write, damage, read_text, remove, replace
+from recurrence.files import atomic_write, damage, read_table, remove, replace
 from timm_plugin.training.options import reject
 
 
@@ -49,9 +49,8 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
     lines = []
     if table.exists():
         try:
-            rows = csv.DictReader(read_text(table).splitlines())
-            lines = [row for row in rows if None not in row.values() and int(row["epoch"]) < epoch]
-        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            lines = [row for row in read_table(table) if None not in row.values() and int(row["epoch"]) < epoch]
+        except (KeyError, TypeError, ValueError) as error:
             reject("output", table, f"has no epochs ({error!r}); remove it, the run can be resumed without")
     if line:
         lines.append(line)
