@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_repairs.files import LONGEST_LINE
 from recurrence.files import require_regular
 
 Row = tuple[str, ...]  # a line of each side
@@ -69,18 +70,24 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 def read_lines(path: Path) -> list[str]:
     """The lines of a file."""
     require_regular(path)
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1]:
-        lines.pop()
     found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(" ".join(line.decode("utf-8").split()))
-        except UnicodeDecodeError as error:
-            wrong = f"byte {line[error.start]:#04x} at column {error.start + 1}"
-            rule = "must be UTF-8 text: convert the file, as with iconv -f LATIN1 -t UTF-8"
-            raise ValueError(f"{path}:{number}: {wrong}: {rule}") from None
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{path}:{number}: must have <= {LONGEST_LINE:,} bytes")
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            found.append(decoded(line, f"{path}:{number}"))
     return found
+
+
+def decoded(line: bytes, place: str) -> str:
+    """A line with single spaces. Raises ValueError with its place if it is not UTF-8."""
+    try:
+        return " ".join(line.decode("utf-8").split())
+    except UnicodeDecodeError as error:
+        wrong = f"byte {line[error.start]:#04x} at column {error.start + 1}"
+        rule = "must be UTF-8 text: convert the file, as with iconv -f LATIN1 -t UTF-8"
+        raise ValueError(f"{place}: {wrong}: {rule}") from None
 
 
 def reject_copies(train: Sequence[Path], rows: list[Row], test: Sequence[Path], tested: list[Row]) -> None:

@@ -170,3 +170,12 @@ def test_pairs_that_are_too_long_are_left_out_and_copies_of_what_is_held_out_too
     assert corpus.notes[0] == "train: 1 pairs with a sentence of over 1,000 characters are left out"
     assert [len(rows[name]) for name in ("test", "valid")] == [5, 4]
     assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
+
+
+def test_a_line_without_end_is_rejected_before_it_fills_the_memory(tmp_path):
+    text = tmp_path / "endless.en"
+    text.write_text("A dog.\n")
+    with text.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"endless\.en:2: must have <= 10,000,000 bytes"):
+        start_corpus.read_lines(text)
