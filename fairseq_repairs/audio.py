@@ -15,13 +15,20 @@ from fairseq.models.speech_to_text.hub_interface import S2THubInterface
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
-from fairseq_repairs.replace import instead
+from fairseq_repairs.files import require_lines
+from fairseq_repairs.replace import before, instead
 
 logger = logging.getLogger(__name__)
 
 STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
 WARNED: set[int] = set()  # rates
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
+
+
+@before(speech_to_text_dataset.SpeechToTextDatasetCreator, "_load_samples_from_tsv")
+def require_lines_of_manifests(creator: type, root: str, split: str) -> None:
+    """Rejects a device, or one endless line, in the place of a list of utterances, which fairseq reads at once."""
+    require_lines(os.path.join(root, f"{split}.tsv"))
 
 
 @functools.lru_cache

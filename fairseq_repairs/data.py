@@ -16,7 +16,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
-from fairseq_repairs.files import MOST_BYTES, bounded_lines, require_regular
+from fairseq_repairs.files import MOST_BYTES, require_lines, require_regular
 from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
@@ -97,10 +97,7 @@ def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> N
 @before(utils, "parse_embedding")
 def require_lines_of_embeddings(embed_path: str) -> None:
     """Rejects a device, or one endless line, in the place of an embedding (`--encoder-embed-path`)."""
-    require_regular(embed_path)
-    with open(embed_path, encoding="utf-8") as file:
-        for _ in bounded_lines(file, embed_path):
-            pass
+    require_lines(embed_path)
 
 
 @instead(SentencepieceBPE, "__init__")

@@ -74,6 +74,15 @@ def bounded_lines(file: TextIO, name: str) -> Iterator[str]:
         yield line
 
 
+def require_lines(path: str | Path) -> None:
+    """Raises OSError for what is no file, and ValueError for a text with a line that may fill the memory."""
+    require_regular(path)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for _ in bounded_lines(file, str(path)):
+                pass
+
+
 def require_plain(path: str | Path) -> None:
     """Raises ValueError unless it is a file, or none; and for an archive that unpacks to more than its own size.
 

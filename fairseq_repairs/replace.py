@@ -38,7 +38,7 @@ def instead(owner: Any, *names: str, where: bool = True) -> Callable[[Callable],
     return install
 
 
-def before(owner: Any, *names: str, where: bool = True) -> Callable[[Callable], Callable]:
+def before(owner: Any, *names: str) -> Callable[[Callable], Callable]:
     """Calls a function with the arguments of `owner.name` before each call; it may raise to reject them."""
 
     def install(repair: Callable) -> Callable:
@@ -47,7 +47,7 @@ def before(owner: Any, *names: str, where: bool = True) -> Callable[[Callable], 
             repair(*args, **kwargs)
             return original(*args, **kwargs)
 
-        instead(owner, *names, where=where)(first)
+        instead(owner, *names)(first)
         return repair
 
     return install

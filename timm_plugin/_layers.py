@@ -4,6 +4,7 @@ Source of the stems: SReT (arXiv:2111.05297) and its published code, which takes
 both; PiT (arXiv:2103.16302), section 3, for the overlapping patches of SReT's ablation.
 """
 
+import abc
 from collections.abc import Sequence
 
 import timm.layers
@@ -43,7 +44,7 @@ class DropPath(timm.layers.DropPath):
         return x * kept
 
 
-class Stem(nn.Module):
+class Stem(nn.Module, abc.ABC):
     """Base of the stems, which turn images into a map of about an eighth of their height and width.
 
     Args:
@@ -55,9 +56,9 @@ class Stem(nn.Module):
         self.set_input_size(img_size)
 
     @staticmethod
+    @abc.abstractmethod
     def grid(side: int) -> int:
         """The side of the map for images with this side in pixels."""
-        raise NotImplementedError
 
     def set_input_size(self, img_size: int | Sequence[int]) -> None:
         """Changes the image size."""

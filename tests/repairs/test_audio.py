@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
 import soundfile
 from fairseq.data.audio import audio_utils
+from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 
 from fairseq_repairs import audio, interactive
@@ -107,6 +108,15 @@ def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
     with pytest.raises(OSError, match=f"^{tmp_path}/pipe.wav: cannot be read as speech: not a file"):
         audio_utils.get_features_or_waveform(str(tmp_path / "pipe.wav"), use_sample_rate=16000)
+
+
+def test_a_list_of_utterances_with_an_endless_line_is_rejected(tmp_path):
+    table = tmp_path / "train.tsv"
+    table.write_text("id\taudio\tn_frames\ttgt_text\n")
+    with table.open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"train\.tsv, line 2: must have <= 10,000,000 characters"):
+        SpeechToTextDatasetCreator._load_samples_from_tsv(str(tmp_path), "train")
 
 
 def test_a_bad_file_is_named_once(tmp_path, caplog):

@@ -1,5 +1,6 @@
 """What all kinds have in common: settings in tables.toml, which pydantic checks, and parts of the commands."""
 
+import abc
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Job:
         return "preparation", Command.of("env", "DRY_RUN=0", f"OUT={self.out}", *root, *settings, f"{path}.sh")
 
 
-class Kind(BaseModel):
+class Kind(BaseModel, abc.ABC):
     """The settings that all kinds have in common.
 
     Attributes:
@@ -98,9 +99,9 @@ class Kind(BaseModel):
             raise ValueError("must have either 'batch' or 'tokens'")
         return self
 
+    @abc.abstractmethod
     def stages(self, job: Job) -> Iterator[Stage]:
         """The commands of a run in order: preparation, training, averaging, decoding, scoring."""
-        raise NotImplementedError
 
     def words(self, job: Job, text: str, **values: Any) -> list[str]:
         """The words of a text. In them, {job.NAME}, {my.NAME}, {root} and {VALUE} stand for what they name."""
