@@ -54,6 +54,10 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         for argument, value in arguments.items():
             if names_source(argument):
                 raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
+        preprocessing = config.get("pretrained_cfg") or {}
+        if not isinstance(preprocessing, dict):
+            raise ValueError(f"{path}/config.json: pretrained_cfg must be names and values")
+        options_of(path / "config.json", argparse.Namespace(**{**config, **preprocessing}))
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
     metadata = {} if path.suffix == ".safetensors" else metadata_of(path)
     options = options_of(path, metadata.get("args", argparse.Namespace()))

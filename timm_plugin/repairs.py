@@ -130,13 +130,18 @@ def checkpoint_errors() -> None:
         _helpers.safetensors = SimpleNamespace(torch=SimpleNamespace(load_file=_load_tensors))
 
 
+# What torch's reader of pickles raises at bytes that are none.
+UNREADABLE = (AttributeError, EOFError, LookupError, OSError, TypeError, ValueError)
+UNREADABLE += (AssertionError, RuntimeError, pickle.UnpicklingError)
+
+
 def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
     try:
         files.require_plain(path)
         found = _load_or_name.__wrapped__(path, *args, **kwargs)
     except FileNotFoundError:
         raise
-    except (EOFError, KeyError, OSError, RuntimeError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         rejected = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
         reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"

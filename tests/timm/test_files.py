@@ -399,6 +399,21 @@ def test_a_run_is_not_resumed_through_links(folder, thesis, resumed):
     assert not (folder / "model_best.pth.tar").is_symlink()
 
 
+def test_the_preprocessing_of_a_folder_is_checked(tmp_path):
+    (tmp_path / "config.json").write_text('{"architecture": "sret_t", "pretrained_cfg": {"mean": [{"x": 1}]}}')
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/config\.json: mean=.*: must be numbers in 0 \.\. 1"):
+        checkpoints.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"architecture": "sret_t", "pretrained_cfg": [1]}')
+    with pytest.raises(ValueError, match="pretrained_cfg must be names and values"):
+        checkpoints.load(tmp_path)
+
+
+def test_bytes_that_are_no_pickle_are_named(tmp_path):
+    (tmp_path / "bare.pth.tar").write_bytes(b"\x80\x02R.")  # calls what is not there
+    with pytest.raises(ValueError, match=r"bare\.pth\.tar: not a checkpoint that can be read safely"):
+        checkpoints.load(tmp_path / "bare.pth.tar", "sret_t")
+
+
 def test_a_table_with_an_endless_field_is_named(tmp_path):
     table = tmp_path / "summary.csv"
     table.write_text("epoch,eval_top1\n1," + "1" * 200_000)
