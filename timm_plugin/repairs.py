@@ -131,8 +131,10 @@ def checkpoint_errors() -> None:
 
 
 # What torch's reader of pickles raises at bytes that are none.
-UNREADABLE = (AttributeError, EOFError, LookupError, OSError, TypeError, ValueError)
-UNREADABLE += (AssertionError, RuntimeError, pickle.UnpicklingError)
+UNREADABLE = (
+    *(AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError),
+    pickle.UnpicklingError,
+)
 
 
 def _load_or_name(path: str | Path, *args, **kwargs) -> Any:

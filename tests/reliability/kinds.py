@@ -394,5 +394,5 @@ OF_TYPE: dict[str, list[Spoil]] = {
 def kinds(file: str) -> list[Spoil]:
     """The ways in which a file of this name is spoiled."""
     found = [*ANY, *OF_TYPE.get(Path(file).suffix, ())]
-    # `fairseq-interactive --input <(program)` is a pipe, too, and waits for whoever writes; many lines are many answers.
+    # `fairseq-interactive --input <(program)` is a pipe, too, which waits for its writer; many lines are many answers.
     return [spoil for spoil in found if file != "lines.txt" or spoil not in (pipe, many_lines)]
