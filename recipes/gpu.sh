@@ -20,14 +20,14 @@ case $SCALE in paper | smoke) ;; *) fail "SCALE=$SCALE: must be paper or smoke" 
 
 # begin COMMAND...: run it in the background for what is left of BUDGET.
 begin() {
-    local command
+    local command left=$((BUDGET - SECONDS)) # once: SECONDS goes on, and "timeout 0" would be no limit
     command=$(quoted "$@")
     command=${command#"$ROOT/"}
     if [ "$DRY_RUN" = 1 ]; then
         echo "SCALE=$SCALE $command"
-    elif [ "$SECONDS" -lt "$BUDGET" ]; then
+    elif [ "$left" -gt 0 ]; then
         log "$command"
-        timeout --foreground $((BUDGET - SECONDS)) "$@" >"$(log_of "$command").part" 2>&1 &
+        timeout --foreground "$left" "$@" >"$(log_of "$command").part" 2>&1 &
         RUNNING[$!]=$command
     else
         LEFT+=("$command")
