@@ -73,22 +73,27 @@ def test_a_row_that_fails_is_left_and_the_others_are_recorded(tmp_path):
     assert recipe("gpu.sh", DRY_RUN="1", **settings) == left
 
 
+def without_benchmark(out: Path) -> dict[str, str]:
+    """Settings for scale smoke, where only a training is left."""
+    settings = without(out, "multi30k/published")
+    (command, _) = commands("gpu.sh", **settings)
+    benchmark = out / "gpu" / f"{'-'.join(command[1:])}.log"
+    benchmark.parent.mkdir()
+    benchmark.touch()
+    return settings
+
+
 @pytest.mark.slow
 def test_what_exceeds_the_budget_is_left(tmp_path):
-    settings = without(tmp_path, "multi30k/published")
-    commands = recipe("gpu.sh", DRY_RUN="1", **settings)
-    assert commands.splitlines()[-1] == "SCALE=smoke recipes/multi30k/published.sh transformer"
-    assert recipe("gpu.sh", BUDGET="1", **settings).endswith(f"left:\n{commands}")
+    settings, left = without_benchmark(tmp_path), "SCALE=smoke recipes/multi30k/published.sh transformer\n"
+    assert recipe("gpu.sh", DRY_RUN="1", **settings) == left
+    assert recipe("gpu.sh", BUDGET="1", **settings).endswith(f"left:\n{left}")
     assert not (tmp_path / "multi30k" / "results.csv").exists()
 
 
 @pytest.mark.slow
 def test_what_has_begun_ends_with_the_script(tmp_path):
-    environment = cli.environment() | without(tmp_path, "multi30k/published") | {"PATH": cli.search_path()}
-    (command, _) = commands("gpu.sh", **environment)
-    benchmark = tmp_path / "gpu" / f"{'-'.join(command[1:])}.log"
-    benchmark.parent.mkdir()
-    benchmark.touch()  # as if it had finished
+    environment = cli.environment() | without_benchmark(tmp_path) | {"PATH": cli.search_path()}
     lock = folder(tmp_path, "multi30k/published") / ".lock"
     with subprocess.Popen(["bash", RECIPES / "gpu.sh"], env=environment) as script:
         while not lock.exists():
