@@ -3,6 +3,7 @@
 #   recipes/data/cmudict.sh
 # SET  plain (default)   117,490 words in letters only; vowels without stress, as in the literature
 #      stress            the same words; the vowels keep the digit that marks stress
+#      tenth             `plain` with a tenth of the words for training, and all others
 #      small             2,000 words of `plain`, to try recipes
 # Writes $OUT/data/cmudict/$SET/{raw,bin}; pronunciations.py says how the words are split.
 source "$(dirname "$0")/tools.sh"
@@ -11,8 +12,9 @@ SET=${SET:-plain}
 case $SET in
 plain) OPTIONS=() ;;
 stress) OPTIONS=(--stress) ;;
+tenth) OPTIONS=(--train-percent 10) ;;
 small) OPTIONS=(--words 2000) ;;
-*) fail "SET=$SET: must be plain, stress or small" ;;
+*) fail "SET=$SET: must be plain, stress, tenth or small" ;;
 esac
 RAW=$OUT/data/cmudict/$SET/raw BIN=$OUT/data/cmudict/$SET/bin
 

