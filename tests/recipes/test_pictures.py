@@ -17,12 +17,15 @@ import landscape
 import matplotlib.image
 import pytest
 import responses
+import rows
+import sizes
 import torch
 from torch import nn
 
 from recurrence.analysis.record import recorded_states
 from tests.support import cli
 from tests.support.image_training import flags
+from tests.support.recipes import RECIPES
 from timm_plugin import train as train_image
 
 VIT = ["patch_size=4", "embed_dim=16", "depth=3", "num_heads=2"]
@@ -166,6 +169,19 @@ def test_accuracy_over_costs(tmp_path, monkeypatch):
     assert len(found) == 27
     assert list(found["t"].values()) == ["t", "SReT", "4.8", "1.1", "76", "75.5"]
     assert list(found["deit_distilled"].values()) == ["deit_distilled", "others, distilled", "5.7", "1.3", "74.5", ""]
+
+
+def test_wrong_words_over_stored_bytes(tmp_path, monkeypatch):
+    run = dict(table="pronunciation", row="narrow", scale="small", metric="wrong words %", params="500000")
+    monkeypatch.setattr(sizes.render, "read", lambda path: [run | {"value": value} for value in ("30", "32", "37")])
+    (found,) = drawn(sizes, tmp_path / "sizes.svg")
+    assert list(found.values()) == ["narrow", "a layer for each pass", "2", "33", "30", "37", "3"]
+
+
+def test_every_row_of_one_training_is_in_the_picture_of_sizes():
+    table = rows.read(RECIPES / "pronounce").tables["train"]
+    others = {"stress", "narrow_time", "storage_time", "tenth", "narrow_tenth"}  # other words, or updates
+    assert {*sum(sizes.KINDS.values(), [])} == table.runs.keys() - others
 
 
 def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
