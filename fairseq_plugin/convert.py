@@ -140,6 +140,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
         args = _model_options(state)
         config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
         dictionaries = _load_dictionaries(state, dictionary, config["model_type"] == "fsmt")
+        _warn_of_other_pieces(dictionaries, pieces)
         hugging_face.write(new, config, weights, dictionaries, pieces)
     layers = [name for name in weights if name.endswith(("fc1.weight", "up_proj.weight"))]
     logger.info("wrote %s (%s)", folder, config["architectures"][0])
@@ -161,6 +162,7 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
         model = upstream.build(args, state["model"])
         onnx.check(model, args)
         dictionaries = _load_dictionaries(state, dictionary, hasattr(model, "encoder"))
+        _warn_of_other_pieces(dictionaries, pieces)
         onnx.write(model, args, new, dictionaries, pieces, int8)
     logger.info("wrote %s", folder)
     logger.info(_sizes(state, folder))
@@ -189,7 +191,8 @@ def _data(state: dict[str, Any]) -> str:
 def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Dictionary]:
     """A model's dictionaries, the source's first. Raises ValueError, naming a file that is missing, or is none."""
     if not data.exists():
-        raise ValueError(f"--dictionary={data}: no such file or folder")
+        named = ": the checkpoint names it; give another place, or run where it is" if str(data) == _data(state) else ""
+        raise ValueError(f"--dictionary={data}: no such file or folder{named}")
     names = ["dict.txt"]
     if is_translation:
         options = vars(_run_options(state, _model_options(state)))
@@ -200,6 +203,32 @@ def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) 
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
     return [_load_dictionary(path) for path in paths]
+
+
+def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | None) -> None:
+    """Warns of a sentencepiece model that lacks a fifth of a dictionary's symbols, so is that of other data.
+
+    Raises:
+        ValueError: if the file is no sentencepiece model.
+    """
+    if pieces is None:
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        model = SentencePieceProcessor(model_proto=pieces.read_bytes())
+    except RuntimeError:
+        raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
+    known = {model.id_to_piece(number) for number in range(len(model))}
+    for dictionary in dictionaries:
+        symbols = [symbol for symbol in dictionary.symbols[dictionary.nspecial :] if "madeupword" not in symbol]
+        shared = len(known.intersection(symbols))
+        if shared < 0.8 * len(symbols):
+            logger.warning(
+                f"--sentencepiece-model={pieces}: has only {shared} of the dictionary's {len(symbols)} symbols; "
+                "is it the model that segmented the training text?"
+            )
+            return
 
 
 def _load_dictionary(path: Path) -> Dictionary:

@@ -187,7 +187,11 @@ def main() -> None:
         parser.error(f"--beam={args.beam}: must be >= 1")
     if not (Path(args.folder) / "model.json").is_file():
         parser.error(f"FOLDER={args.folder}: has no model.json; must be written by convert onnx")
-    lines = [line.rstrip("\n") for line in sys.stdin]
+    try:
+        with open(sys.stdin.fileno(), encoding="utf-8", closefd=False) as text:
+            lines = [line.rstrip("\n") for line in text]
+    except UnicodeDecodeError as error:
+        parser.error(f"standard input: must be UTF-8: {error}")
     try:
         found = Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized)
     except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece

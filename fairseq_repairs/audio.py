@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
 WARNED: set[int] = set()  # rates
+COLUMNS = ("id", "audio", "n_frames", "tgt_text")  # of a list of utterances; others may be missing
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
 
 
@@ -29,6 +30,22 @@ UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, Value
 def require_lines_of_manifests(creator: type, root: str, split: str) -> None:
     """Rejects a device, or one endless line, in the place of a list of utterances, which fairseq reads at once."""
     require_lines(os.path.join(root, f"{split}.tsv"))
+
+
+@before(speech_to_text_dataset.SpeechToTextDatasetCreator, "_from_list")
+def require_columns_of_manifests(
+    creator: type, split_name: str, is_train_split: bool, samples: list[dict], *args, **kwargs
+) -> None:
+    """Names the column or the value that a list of utterances lacks; fairseq says only "KeyError: 'n_frames'"."""
+    for sample in samples:
+        name = sample.get("id")
+        for column in COLUMNS:
+            if column not in sample:
+                raise ValueError(f"{split_name}.tsv: has no column {column}; tabs separate {', '.join(COLUMNS)}")
+            if sample[column] is None:
+                raise ValueError(f"{split_name}.tsv, {name}: has no {column}; tabs separate {', '.join(COLUMNS)}")
+        if not sample["n_frames"].strip().isdecimal():
+            raise ValueError(f"{split_name}.tsv, {name}: n_frames={sample['n_frames']}: must be a whole number")
 
 
 @functools.lru_cache

@@ -15,6 +15,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.huffman import huffman_coder
 from fairseq.tasks.language_modeling import LanguageModelingTask
+from omegaconf import MissingMandatoryValue
 
 from fairseq_repairs.files import MOST_BYTES, require_lines, require_regular
 from fairseq_repairs.replace import after, at_once, before, instead
@@ -102,8 +103,14 @@ def require_lines_of_embeddings(embed_path: str) -> None:
 
 @instead(SentencepieceBPE, "__init__")
 def name_wrong_pieces(make: Callable, coder: SentencepieceBPE, cfg: Any) -> None:
-    """Names a file that is no model of sentencepiece, whose library reads a device without end, and names no file."""
-    path = cfg.sentencepiece_model
+    """Names a file that is missing or no model of sentencepiece, whose library reads a device without end."""
+    try:
+        path = cfg.sentencepiece_model
+    except MissingMandatoryValue:
+        raise ValueError(
+            "--sentencepiece-model: must be given; from_pretrained takes sentencepiece_model=FILE, or the file "
+            "sentencepiece.bpe.model beside the checkpoint"
+        ) from None
     require_regular(path, MOST_BYTES)
     try:
         make(coder, cfg)

@@ -75,7 +75,7 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     try:
         arguments.pop("function")(**arguments)
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of sentencepiece
         parser.error(str(error))
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
+from fairseq.data import Dictionary
 from torch import nn
 
 pytest.importorskip("onnxscript")
@@ -166,3 +168,32 @@ def test_a_folder_of_something_else_is_named(tmp_path):
     made = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert made.returncode == 2
     assert f"FOLDER={tmp_path}: has no model.json" in made.stderr
+
+
+def test_text_that_is_not_utf8_is_named(folder):
+    command = [sys.executable, serve.__file__, str(folder)]
+    made = subprocess.run(command, input=b"Ein \xff Hund\n", capture_output=True, check=False)
+    assert made.returncode == 2
+    assert b"standard input: must be UTF-8" in made.stderr
+
+
+def test_pieces_of_other_data_are_told(tmp_path, caplog):
+    dictionary, text, model = Dictionary(), tmp_path / "text.txt", tmp_path / "other"
+    for word in ("Hund", "Schnee", "Kinder"):
+        dictionary.add_symbol(word)
+    text.write_text("abcde\n" * 10)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(model), hard_vocab_limit=False, minloglevel=2
+    )
+    convert._warn_of_other_pieces([dictionary], model.with_suffix(".model"))
+    assert "other.model: has only 0 of the dictionary's 3 symbols" in caplog.text
+    with pytest.raises(ValueError, match="text.txt: not a sentencepiece model"):
+        convert._warn_of_other_pieces([dictionary], text)
+
+
+def test_data_that_the_checkpoint_names_and_are_gone_are_told(tmp_path):
+    state = {"args": Namespace(arch="ringformer_small", data=str(tmp_path / "gone"))}
+    with pytest.raises(ValueError, match="gone: no such file or folder: the checkpoint names it"):
+        convert._load_dictionaries(state, tmp_path / "gone", True)
+    with pytest.raises(ValueError, match="other: no such file or folder$"):
+        convert._load_dictionaries(state, tmp_path / "other", True)

@@ -69,6 +69,10 @@ def test_a_missing_set_is_named(tmp_path, rejected):
     assert "dev-clean: holds no transcripts" in said
 
 
+def test_missing_pieces_are_named(tmp_path, rejected):
+    assert "none.model" in rejected(corpus.main, "configure", tmp_path, tmp_path / "none.model")
+
+
 def test_short_recordings_and_broken_texts_are_named(tmp_path):
     soundfile.write(tmp_path / "short.wav", tone(300, 0.01, 16000), 16000)
     soundfile.write(tmp_path / "long.wav", tone(300, 0.1, 16000), 16000)

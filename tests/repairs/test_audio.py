@@ -1,5 +1,6 @@
 """Audio files without torchaudio: Kaldi's filterbank, conversion, and bad files rejected by name."""
 
+import itertools
 import os
 
 import numpy as np
@@ -117,6 +118,20 @@ def test_a_list_of_utterances_with_an_endless_line_is_rejected(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match=r"train\.tsv, line 2: must have <= 10,000,000 characters"):
         SpeechToTextDatasetCreator._load_samples_from_tsv(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("id audio tgt_text", "a a.wav one", "^train.tsv: has no column n_frames; tabs separate id, audio"),
+        ("id audio n_frames tgt_text", "a a.wav 50", "^train.tsv, a: has no tgt_text"),
+        ("id audio n_frames tgt_text", "a a.wav 0.5 one", "^train.tsv, a: n_frames=0.5: must be a whole number"),
+    ],
+)
+def test_what_a_list_of_utterances_lacks_is_named(header, row, message):
+    samples = [dict(itertools.zip_longest(header.split(), row.split()))]
+    with pytest.raises(ValueError, match=message):
+        SpeechToTextDatasetCreator._from_list("train", True, samples, None, None, None, None, 1, None)
 
 
 def test_a_bad_file_is_named_once(tmp_path, caplog):

@@ -13,6 +13,7 @@ from fairseq.data.huffman import HuffmanCodeBuilder
 from fairseq.data.legacy import BertDictionary, MaskedLMDictionary
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import preprocess
+from omegaconf import OmegaConf
 
 from fairseq_repairs import data
 from tests.support import cli, upstream
@@ -60,6 +61,8 @@ def test_a_file_that_is_no_model_of_sentencepiece_is_named(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"^{wrong}"):
             SentencepieceBPE(SentencepieceConfig(sentencepiece_model=f"{tmp_path}/{name}"))
+    with pytest.raises(ValueError, match="^--sentencepiece-model: must be given"):
+        SentencepieceBPE(OmegaConf.structured(SentencepieceConfig))
 
 
 @pytest.mark.parametrize("words", [[], ["a"], ["b", "a", "a", "c"], ["a"] * 16])
