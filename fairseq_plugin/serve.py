@@ -1,18 +1,13 @@
-#!/usr/bin/env python3
-"""Translates or continues text with a folder written by `python -m fairseq_plugin.convert onnx`.
+"""Translates or continues text: `python serve.py FOLDER [--beam 5] [--tokenized] < lines`.
 
-Usage::
-
-    python serve.py FOLDER [--beam 5] [--tokenized] < lines
-
-This file needs onnxruntime and numpy, and sentencepiece where the folder has pieces and lines are raw text, nothing
-else, and may be copied anywhere. The search is that of fairseq-generate: the same tokens for the same model.
+`python -m fairseq_plugin.convert onnx` writes the folder. This file needs onnxruntime and numpy, and sentencepiece where
+the folder has pieces and lines are raw text, nothing else, and may be copied anywhere. The search is that of
+fairseq-generate: the same tokens for the same model.
 """
 
 import argparse
 import functools
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -177,7 +172,7 @@ def _check(about: dict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("folder", metavar="FOLDER", help="written by `python -m fairseq_plugin.convert onnx`")
     parser.add_argument("--beam", type=int, default=5, help="hypotheses of a line (5)")
     parser.add_argument("--tokenized", action="store_true", help="lines are symbols with spaces between them")
@@ -188,7 +183,7 @@ def main() -> None:
     if not (Path(args.folder) / "model.json").is_file():
         parser.error(f"FOLDER={args.folder}: has no model.json; must be written by convert onnx")
     try:
-        with open(sys.stdin.fileno(), encoding="utf-8", closefd=False) as text:
+        with open(0, encoding="utf-8", closefd=False) as text:
             lines = [line.rstrip("\n") for line in text]
     except UnicodeDecodeError as error:
         parser.error(f"standard input: must be UTF-8: {error}")
