@@ -51,6 +51,15 @@ EXPERIMENTS = (
         },
     ),
     Experiment(
+        "[Pronunciation](../recipes/pronounce/RESULTS.md) of English words: wrong words in %, lower is better",
+        *("pronounce", "pronunciation", "small", "wrong words %", 1),
+        {
+            "ringformer_small": "RingFormer, a loop of 4 + 4 passes",
+            "narrow": "a layer for each pass, narrowed to the loop's size, at a rate of its own",
+        },
+        higher_is_better=False,
+    ),
+    Experiment(
         "Language, [War and Peace](../recipes/ilr/RESULTS.md), rotary positions: perplexity at 256, lower is better",
         *("ilr", "ILR 1", "long", "perplexity at 256", 2),
         {
