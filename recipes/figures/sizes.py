@@ -53,7 +53,7 @@ def draw(trained: pd.DataFrame, path: Path) -> None:
             continue
         bars = [of_kind[MEAN] - of_kind[LOW], of_kind[HIGH] - of_kind[MEAN]]
         axes.errorbar(of_kind[BYTES], of_kind[MEAN], bars, label=kind, color=colour, marker=marker, capsize=3, ms=4)
-    axes.set(xlim=0, xlabel=BYTES, ylabel=MEAN)
+    axes.set(xlim=(0, 1.1 * trained[BYTES].max()), xlabel=BYTES, ylabel=MEAN)
     figure.legend(loc="outside lower center", ncols=2)
     save(figure, path, list(trained), trained.itertuples(index=False))
 
