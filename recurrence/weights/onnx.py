@@ -35,12 +35,18 @@ def export(module: nn.Module, inputs: Sequence[Tensor], int8: bool = False, **ar
         )
         program.save(path)
         made = onnx.load(path)
-    for node in made.graph.node:  # where in the code each comes from, which is longer than small models
-        node.ClearField("metadata_props")
-    made.graph.ClearField("value_info")
     _transpose_once(made.graph, copies=int8)
     _merge_equal(made.graph)
-    return _in_eight_bits(made) if int8 else made
+    made = _in_eight_bits(made) if int8 else made
+    _drop_comments(made.graph)
+    return made
+
+
+def _drop_comments(graph: onnx.GraphProto) -> None:
+    """Removes where in the code each node comes from, and the shapes between nodes: longer than small models."""
+    for commented in (graph, *graph.node):
+        commented.ClearField("metadata_props")
+    graph.ClearField("value_info")
 
 
 def _in_eight_bits(made: onnx.ModelProto) -> onnx.ModelProto:
@@ -58,22 +64,23 @@ def _in_eight_bits(made: onnx.ModelProto) -> onnx.ModelProto:
             nodes_to_exclude=stacks,
         )
         quantised = onnx.load(path)
-    _store_kernels(quantised.graph)
+    _store_others(quantised.graph)
     return quantised
 
 
-def _store_kernels(graph: onnx.GraphProto) -> None:
-    """Stores the kernels of convolutions in eight bits, with a scale per channel. They are applied in float32."""
+def _store_others(graph: onnx.GraphProto) -> None:
+    """Stores kernels of convolutions and stacks of matrices in eight bits too, to be applied in float32."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    kernels = {node.input[1] for node in graph.node if node.op_type == "Conv"} & tensors.keys()
-    for name in sorted(kernels):
-        kernel = onnx.numpy_helper.to_array(tensors[name])
-        scale = np.maximum(np.abs(kernel).reshape(len(kernel), -1).max(1), 1e-30) / 127
-        whole = np.round(kernel / scale.reshape(-1, *[1] * (kernel.ndim - 1))).astype(np.int8)
-        stored = {f"{name}.whole": whole, f"{name}.scale": scale.astype(np.float32)}
+    readers = {node.input[1]: node.op_type for node in graph.node if node.op_type in ("Conv", "MatMul")}
+    for name in sorted(readers.keys() & tensors.keys()):
+        weight = onnx.numpy_helper.to_array(tensors[name])
+        channels = 0 if readers[name] == "Conv" else weight.ndim - 1  # each has a scale
+        rest = tuple(axis for axis in range(weight.ndim) if axis != channels)
+        scale = np.maximum(np.abs(weight).max(rest, keepdims=True), 1e-30) / 127
+        stored = {f"{name}.whole": np.round(weight / scale).astype(np.int8), f"{name}.scale": scale.ravel()}
         graph.initializer.remove(tensors[name])
         graph.initializer.extend(onnx.numpy_helper.from_array(array, key) for key, array in stored.items())
-        graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", list(stored), [name], axis=0))
+        graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", list(stored), [name], axis=channels))
 
 
 def _transpose_once(graph: onnx.GraphProto, copies: bool) -> None:
