@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import cka
 import coefficients
 import curves
 import landscape
+import lead
 import matplotlib.image
 import pytest
 import responses
@@ -182,6 +184,27 @@ def test_every_row_of_one_training_is_in_the_picture_of_sizes():
     table = rows.read(RECIPES / "pronounce").tables["train"]
     others = {"stress", "narrow_time", "storage_time", "tenth", "narrow_tenth"}  # other words, or updates
     assert {*sum(sizes.KINDS.values(), [])} == table.runs.keys() - others
+
+
+def test_a_lead_is_taken_at_the_same_share_of_the_updates(tmp_path, rejected):
+    def log(name: str, losses: dict[int, float]) -> str:
+        lines = [json.dumps({"valid_num_updates": at, "valid_nll_loss": loss}) for at, loss in losses.items()]
+        path = tmp_path / f"{name}.log"
+        path.write_text("".join(f"now | INFO | valid | {line}\n" for line in lines))
+        return f"{name[:-1]}={path}"
+
+    ours = [log(f"loop{seed}", {50: 4.0, 100: 2.0}) for seed in (1, 2)]
+    theirs = [log("longer1", {100: 5.0, 200: 2.5}), log("longer2", {100: 6.0, 200: 1.5})]
+    found = drawn(lead, tmp_path / "lead.svg", *ours, *theirs)
+    assert [list(row.values()) for row in found] == [
+        ["longer", "50", "1.5", "1", "2", "2"],
+        ["longer", "100", "0", "-0.5", "0.5", "2"],
+    ]
+    assert "loop: must be followed by runs of another label" in rejected(
+        lead.main, *ours, "--output", tmp_path / "a.svg"
+    )
+    words = (ours[0], *theirs, "--output", tmp_path / "a.svg")
+    assert "longer: has 2 runs, loop 1; must have as many or fewer" in rejected(lead.main, *words)
 
 
 def test_curves_of_fairseq_and_timm(runs, trained, tmp_path):
