@@ -42,6 +42,8 @@ class Model:
         self.source, self.target = self.about["symbols"][0], self.about["symbols"][-1]
         self.numbers = {symbol: number for number, symbol in enumerate(self.source)}
         self.pad, self.eos, self.unk = (self.about[name] for name in ("pad", "eos", "unk"))
+        self.batch_dims = {name: shape.index("batch") for name, shape in self.about["state"].items()}
+        self.batch_dims |= {"source": 0, "contexts": 1}
 
     @functools.cached_property
     def pieces(self):
@@ -85,21 +87,12 @@ class Model:
         Raises:
             ValueError: if the model's positions end within the prompt.
         """
-        rows, symbols, prompt = len(texts), len(self.target), [self.eos]
-        inputs = self.first_state(rows * beam)
-        dims = {name: shape.index("batch") for name, shape in self.about["state"].items()}
-        dims |= {"source": 0, "contexts": 1}
-        if self.about["translates"]:
-            longest = max(map(len, texts))
-            padded = [[self.pad] * (longest - len(text)) + [*text, self.eos] for text in texts]
-            source = np.array(padded, dtype=np.int64)
-            (contexts,) = self.sessions["encoder"].run(None, {"source": source})
-            inputs |= {"source": source.repeat(beam, 0), "contexts": contexts.repeat(beam, 1)}
-        else:
-            prompt += texts[0]
+        rows, symbols = len(texts), len(self.target)
+        prompt = [self.eos] if self.about["translates"] else [self.eos, *texts[0]]
         most = min(most + len(prompt) - 1, self.about["longest"] - 1)
         if len(prompt) > most:
             raise ValueError(f"a text of {len(prompt) - 1} symbols: must be shorter than {most}, where positions end")
+        inputs = self._first_inputs(texts, beam)
         total: np.ndarray = np.zeros((rows, beam), dtype=np.float32)
         for symbol, following in zip(prompt, prompt[1:]):
             scores, inputs = self.step(np.full((rows * beam, 1), symbol), inputs)
@@ -109,20 +102,11 @@ class Model:
         open_rows = list(range(rows))  # of the texts that are not finished
         for length in range(len(prompt), most + 2):
             scores, inputs = self.step(history[:, -1:], inputs)
-            scores[np.isnan(scores)] = -np.inf
-            scores[:, self.pad] = -np.inf
-            if length == 1:
-                scores[:, self.eos] = -np.inf  # no output is empty
-            if length == most + 1:
-                scores[:, np.arange(symbols) != self.eos] = -np.inf
+            self._forbid(scores, length, last=length == most + 1)
             scores = scores.reshape(len(open_rows), beam, symbols) + total[:, :, None]
             if length == len(prompt):
                 scores = scores[:, :1]  # all hypotheses are equal
-            flat = scores.reshape(len(open_rows), -1)
-            candidates = min(2 * beam, flat.shape[1] - 1)
-            top = np.argpartition(-flat, candidates - 1, axis=1)[:, :candidates]
-            top = np.take_along_axis(top, np.argsort(-np.take_along_axis(flat, top, 1), axis=1, kind="stable"), 1)
-            values = np.take_along_axis(flat, top, 1)
+            values, top = best(scores.reshape(len(open_rows), -1), 2 * beam)
             kept, places = [], []
             for place, row in enumerate(open_rows):
                 going = []
@@ -141,9 +125,29 @@ class Model:
             total = sums.reshape(len(places), beam)
             history = np.concatenate([history[parents], chosen[:, None]], axis=1)
             moved = self.about["state"] if len(places) == len(open_rows) else inputs
-            inputs = inputs | {name: inputs[name].take(parents, dims[name]) for name in moved}
+            inputs = inputs | {name: inputs[name].take(parents, self.batch_dims[name]) for name in moved}
             open_rows = [open_rows[place] for place in places]
         return [max(texts, key=lambda one: one[0])[1] for texts in ended]
+
+    def _first_inputs(self, texts: Sequence[Sequence[int]], beam: int) -> dict[str, np.ndarray]:
+        """Those of the first step: what the encoder made of source texts, and an empty state."""
+        inputs = self.first_state(len(texts) * beam)
+        if self.about["translates"]:
+            longest = max(map(len, texts))
+            padded = [[self.pad] * (longest - len(text)) + [*text, self.eos] for text in texts]
+            source = np.array(padded, dtype=np.int64)
+            (contexts,) = self.sessions["encoder"].run(None, {"source": source})
+            inputs |= {"source": source.repeat(beam, 0), "contexts": contexts.repeat(beam, 1)}
+        return inputs
+
+    def _forbid(self, scores: np.ndarray, length: int, last: bool) -> None:
+        """Leaves no symbol that cannot follow: padding, an end of an empty output, all but an end at the last place."""
+        scores[np.isnan(scores)] = -np.inf
+        scores[:, self.pad] = -np.inf
+        if length == 1:
+            scores[:, self.eos] = -np.inf
+        if last:
+            scores[:, np.arange(scores.shape[1]) != self.eos] = -np.inf
 
     def step(self, tokens: np.ndarray, inputs: dict) -> tuple[np.ndarray, dict]:
         """Log-probabilities of the next symbol, (B, V), and the inputs of the next step, after tokens (B, 1)."""
@@ -157,6 +161,14 @@ class Model:
             name: np.zeros([sizes.get(size, size) for size in shape], dtype=self.about["types"][name])
             for name, shape in self.about["state"].items()
         }
+
+
+def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The highest scores of each row and where they are, from high to low; at most all but one."""
+    count = min(count, scores.shape[1] - 1)
+    top = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    top = np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), axis=1, kind="stable"), 1)
+    return np.take_along_axis(scores, top, 1), top
 
 
 def _check(about: dict) -> None:
