@@ -215,7 +215,17 @@ def carry_out(recipe: str, words: list[str]) -> None:
         check(request, run)
     if name == "folder":
         print(run_folder(request, runs[0], request.seeds[0]))
-        return
+    else:
+        run_rows(request, table, runs)
+
+
+def run_rows(request: Request, table: Table, runs: list[Run]) -> None:
+    """Runs rows with every seed, after everything about them that can be checked.
+
+    Raises:
+        TableError: the machine lacks something, or a setting is invalid.
+        StageFailed: a command failed.
+    """
     if request.dry_run == "0" and table.kind != "count":
         check_machine(request, table)
     prepare_environment(request.threads)
