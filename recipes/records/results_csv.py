@@ -42,6 +42,7 @@ METRICS = {
     **{f"exact_match_at_{n}_of_{cells}": f"exact match % at {n}, {cells} cells" for cells in CELLS for n in STEPS},
     "word_error_rate": "wrong words %",
     "phoneme_error_rate": "phoneme errors %",
+    "megabytes": "megabytes",
     "loss_error": "standard error of the loss",
     "loss_error_published": "standard error of the loss as published",
     "accuracy_error": "standard error of the accuracy",

@@ -175,9 +175,15 @@ def test_accuracy_over_costs(tmp_path, monkeypatch):
 
 def test_wrong_words_over_stored_bytes(tmp_path, monkeypatch):
     run = dict(table="pronunciation", row="narrow", scale="small", metric="wrong words %", params="500000")
-    monkeypatch.setattr(sizes.render, "read", lambda path: [run | {"value": value} for value in ("30", "32", "37")])
-    (found,) = drawn(sizes, tmp_path / "sizes.svg")
-    assert list(found.values()) == ["narrow", "a layer for each pass", "2", "33", "30", "37", "3"]
+    small = [run | dict(row="eight_bits", params="", value="31")]
+    small += [small[0] | dict(metric="megabytes", value="0.7")]
+    recorded = [run | {"value": value} for value in ("30", "32", "37")] + small
+    monkeypatch.setattr(sizes.render, "read", lambda path: recorded)
+    found = drawn(sizes, tmp_path / "sizes.svg")
+    assert [list(row.values()) for row in found] == [
+        ["narrow", "a layer for each pass", "2", "33", "30", "37", "3"],
+        ["eight_bits", "RingFormer, 4 + 4 passes, in eight bits", "0.7", "31", "31", "31", "1"],
+    ]
 
 
 def test_every_row_of_one_training_is_in_the_picture_of_sizes():

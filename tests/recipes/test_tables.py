@@ -51,7 +51,7 @@ def expect_real_commands(asked: request.Request, run: rows.Run) -> None:
     commands_of_all = [command for stage in found.values() for command in stage]
     programs = list(map(program_of, commands_of_all))
     assert list(found)[-1] == "scoring"
-    made_of_another = "sharing" in found or "decode" in run.settings(asked.scale).keys
+    made_of_another = "sharing" in found or {"decode", "eight_bits"} & run.settings(asked.scale).keys.keys()
     trains = run.table.kind != "count" and not made_of_another
     assert ("training" in found) == bool({"fairseq-train", "train_image"} & set(programs)) == trains
     folder = commands.run_folder(asked, run, 1)

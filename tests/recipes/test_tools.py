@@ -91,6 +91,7 @@ WRONG_CALLS = [
     ("metrics/score.py foo.log", "argument LOG=REFERENCE: foo.log: must have a value before and after ="),
     ("metrics/score.py foo.log=bar", FILE + "'bar'"),
     ("metrics/pronunciation.py foo.log=bar", FILE + "'bar'"),
+    ("metrics/eight_bits.py foo.pt=bin --letters bar --references bar", FILE + "'bar'"),
     ("metrics/loss.py foo.log", FILE + "'foo.log'"),
     ("digits/data.py /dev/null", "Not a directory: '/dev/null"),
     ("digits/report.py foo", FILE + "'foo/scores.json'"),

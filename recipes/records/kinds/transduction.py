@@ -62,6 +62,11 @@ class Sequences(Kind):
 
 
 class Transduction(Sequences):
+    """Attributes:
+    score: "pronunciation" for the error rates of the only test set.
+    eight_bits: the checkpoint of another row, whose pronunciations are scored in eight bits; nothing is trained.
+    """
+
     score: Literal["", "pronunciation"] = ""
     data: str
     languages: str
@@ -72,10 +77,16 @@ class Transduction(Sequences):
     log: PositiveInt
     average: str
     search: str
+    eight_bits: str = ""
 
     def stages(self, job: Job) -> Iterator[Stage]:
         data = self.prepared(job, "references" if self.score else "")
         yield data.prepare
+        if self.eight_bits:
+            ((_, references),) = data.tests.values()
+            files = ["--letters", references.with_suffix(f".{data.source}"), "--references", references]
+            yield self.scoring(job, "eight_bits.py", f"{self.eight_bits}={data.binary}", *files)
+            return
         train = f"{PAIR} --log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints"
         train += f" --save-interval-updates {self.save} --log-interval {self.log}"
         yield self.fairseq_train(job, train, *job.flags, binary=data.binary, data=data)
