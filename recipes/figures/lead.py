@@ -4,8 +4,9 @@
 
 The runs of the first label are compared with those of every other one, in pairs: the first with the first, and so on.
 Where trainings differ in length, both have done the same share of their updates, so that their schedules have come
-equally far. A line is the mean of the pairs, its band reaches from the least to the most. A run is a log of
-fairseq-train with --log-format json. The numbers are saved next to the picture, as CSV.
+equally far. A line is the mean of the pairs, its band reaches from the least to the most. A run is the log of a
+finished fairseq-train with --log-format json: its last validation counts as its end. The numbers are saved next to the
+picture, as CSV.
 """
 
 from collections.abc import Sequence

@@ -156,6 +156,8 @@ def check(request: Request, run: Run) -> None:
     if request.precision and run.table.kind == "images" and request.scale != "paper":
         raise TableError(f"PRECISION={request.precision}: only at scale paper for {run.table.name}")
     keys = run.settings(request.scale, request.settings).keys
+    if keys.get("eight_bits") and request.flags:
+        raise TableError(f"{' '.join(request.flags)}: {run.name} scores another row's checkpoint and takes no flags")
     repeats = keys.get("repeats") if request.scale == "paper" else None
     if repeats and request.gpus == 1 and not any(flag.startswith("--aug-repeats") for flag in request.flags):
         raise TableError(

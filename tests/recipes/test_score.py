@@ -1,11 +1,15 @@
 """BLEU of pieces and of split compounds, against the formula."""
 
 import math
+from argparse import Namespace
 from collections import Counter
 
+import eight_bits
 import pronunciation
 import pytest
 import score
+
+from fairseq_plugin.models.ringformer import WEIGHTS
 
 OURS = ["the well-known cat sat on a mat", "a dog"]
 THEIRS = ["the well-known cat is on the mat", "two dogs ran"]
@@ -92,6 +96,22 @@ def test_only_exact_matches_are_of_each_set(tmp_path):
 def test_edits_are_the_fewest(ours, theirs, fewest):
     assert pronunciation.edits(ours.split(), theirs.split()) == fewest
     assert pronunciation.edits(theirs.split(), ours.split()) == fewest
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_scored_in_eight_bits(tmp_path):
+    pytest.importorskip("onnxscript")
+    (shipped,), letters, references = WEIGHTS.iterdir(), tmp_path / "letters", tmp_path / "references"
+    letters.write_text("e u p h e m i s t i c\nc a t\n")
+    references.write_text("Y UW F AH M IH S T IH K\tY UW\nD AO G\n")
+    found = eight_bits.measured(
+        Namespace(model=(str(shipped / "model.pt"), shipped), letters=letters, references=references)
+    )
+    assert found == {
+        "words": 2,
+        "word_error_rate": 50.0,
+        "phoneme_error_rate": pytest.approx(100 * 3 / 13, abs=0.01),
+    } | {"megabytes": pytest.approx(0.679, abs=0.01)}
 
 
 def test_errors_are_those_to_the_nearest_pronunciation():

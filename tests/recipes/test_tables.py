@@ -214,6 +214,13 @@ def test_repeated_augmentation_is_not_dropped_in_silence(tmp_path):
     request.check(requested(tmp_path, "--aug-repeats", "0", SCALE="paper"), run)
 
 
+def test_a_row_that_scores_the_checkpoint_of_another_takes_no_flags(tmp_path):
+    run = NAMED["pronounce/train"].runs["eight_bits"]
+    request.check(requested(tmp_path, SCALE="small"), run)
+    with pytest.raises(rows.TableError, match="^--lr 1: eight_bits scores another row's checkpoint and takes no flags"):
+        request.check(requested(tmp_path, "--lr", "1", SCALE="small"), run)
+
+
 def test_settings_of_the_release_add_their_flags_to_the_papers():
     for switch, expected in ("paper", ([1e-3], 4000)), ("release", ([2e-3], 8000)):
         args = trained_with(NAMED["takase/table3"].find("en_fr-cycle"), SCALE="paper", SETTINGS=switch)
