@@ -1,6 +1,6 @@
 """Rows that map sequences to sequences: prepare the data, train, average checkpoints, decode every test set, score.
 
-They are scored by exact matches or, with `score = "pronunciation"`, by the error rates of one set. All scales are in
+They are scored by exact matches or, with `scored = "pronunciation"`, by the error rates of one set. All scales are in
 tables.toml.
 """
 
@@ -32,7 +32,11 @@ class Data:
 
 
 class Sequences(Kind):
-    """What translation and transduction have in common."""
+    """What translation and transduction have in common.
+
+    Attributes:
+    scored: "loss" scores a row by its last validation loss; nothing is decoded.
+    """
 
     data: str = ""
     set: str = ""  # of a data set that has several
@@ -41,6 +45,7 @@ class Sequences(Kind):
     symbols: PositiveInt | None = None
     average: str = ""
     search: str = ""
+    scored: Literal["", "loss"] = ""
 
     def prepared(self, job: Job, references: str = "") -> Data:
         """The data set of the row; the references are in the target language, unless their files end otherwise."""
@@ -56,6 +61,10 @@ class Sequences(Kind):
         words = self.words(job, f"{DECODE} --gen-subset {subset}", data=data, model=model)
         return f"decoding-{name}", Command.of(*words, *flags, output=job.folder / f"generate-{name}.log")
 
+    def loss(self, job: Job) -> Stage:
+        """Scores the training by its last validation."""
+        return self.scoring(job, "loss.py {job.folder}/train.log")
+
     def compared(self, job: Job, data: Data) -> list[str]:
         """The words of a metric that compares each test set with its references."""
         return [f"{job.folder}/generate-{name}.log={references}" for name, (_, references) in data.tests.items()]
@@ -63,11 +72,11 @@ class Sequences(Kind):
 
 class Transduction(Sequences):
     """Attributes:
-    score: "pronunciation" for the error rates of the only test set.
+    scored: also "pronunciation", for the error rates of the only test set.
     eight_bits: the checkpoint of another row, whose pronunciations are scored in eight bits; nothing is trained.
     """
 
-    score: Literal["", "pronunciation"] = ""
+    scored: Literal["", "pronunciation", "loss"] = ""
     data: str
     languages: str
     tests: dict[str, str]
@@ -80,7 +89,7 @@ class Transduction(Sequences):
     eight_bits: str = ""
 
     def stages(self, job: Job) -> Iterator[Stage]:
-        data = self.prepared(job, "references" if self.score else "")
+        data = self.prepared(job, "references" if self.scored == "pronunciation" else "")
         yield data.prepare
         if self.eight_bits:
             ((_, references),) = data.tests.values()
@@ -90,9 +99,12 @@ class Transduction(Sequences):
         train = f"{PAIR} --log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints"
         train += f" --save-interval-updates {self.save} --log-interval {self.log}"
         yield self.fairseq_train(job, train, *job.flags, binary=data.binary, data=data)
+        if self.scored == "loss":
+            yield self.loss(job)
+            return
         yield self.averaging(job, split(self.average))
         for name in data.tests:
             flags = ["--required-batch-size-multiple", "1", *split(self.search)]
             yield self.decoding(job, data, job.folder / "average.pt", name, *flags)
-        metric = "pronunciation.py" if self.score else "score.py"
-        yield self.scoring(job, metric, *self.compared(job, data), *([] if self.score else ["--exact"]))
+        metric = "pronunciation.py" if self.scored else "score.py"
+        yield self.scoring(job, metric, *self.compared(job, data), *([] if self.scored else ["--exact"]))

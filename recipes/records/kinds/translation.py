@@ -37,7 +37,6 @@ class Translation(Sequences):
     search_of: flags of the search in addition, by test set.
     vocabulary: a file of the data set, which adds BLEU of its pieces.
     compounds: also score with split compounds, at scale paper.
-    scored: "loss" scores a row by its last validation loss.
     wide: by how much a row is wider below scale paper.
     decode: the checkpoint of another row and flags of the search; nothing is trained.
     """
@@ -49,7 +48,6 @@ class Translation(Sequences):
     vocabulary: str = ""
     compounds: bool = False
     tokenize: str = "13a"
-    scored: Literal["", "loss"] = ""
     width: PositiveInt = 256
     wide: PositiveInt = 1
     decode: str = ""
@@ -67,7 +65,7 @@ class Translation(Sequences):
             train = f"{PAIR} --log-format json {self.update if job.at_paper else SMALLER}"
             yield self.fairseq_train(job, train, *job.flags, binary=data.binary, data=data, **sizes)
             if self.scored == "loss":
-                yield self.scoring(job, "loss.py {job.folder}/train.log")
+                yield self.loss(job)
                 return
             last = ["--num-update-checkpoints", str(min(updates // (save or 1), 5))]
             yield self.averaging(job, split(self.average) if job.at_paper else last)
