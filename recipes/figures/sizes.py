@@ -23,7 +23,7 @@ KINDS = {
     "a layer for each pass": ["narrow_48", "narrow", "narrow_96", "deep"],
     "two layers on each side": ["half"],
     "two layers on each side, run twice": ["cycle"],
-    "three blocks, the middle one run three times": ["middle"],
+    "three blocks, the middle one in a loop": ["middle_twice", "middle"],
     "one layer on each side": ["once", "storage"],
     "RingFormer, 4 + 4 passes, in eight bits": ["eight_bits"],
     "a layer for each pass, in eight bits": ["narrow_eight_bits", "deep_eight_bits"],

@@ -58,7 +58,7 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
         ("pronounce/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
         ("automaton/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
         ("digits/run.sh", "SCALE=paper", "SCALE=paper: must be demo or smoke"),
-        ("data/cmudict.sh", "SET=large", "SET=large: must be plain, stress, tenth or small"),
+        ("data/cmudict.sh", "SET=large", "SET=large: must be plain, stress, tenth, three_tenths or small"),
         ("cifar10/prepare.sh", "CIFAR10=5000 DATA_ROOT=", "CIFAR10=5000: needs DATA_ROOT, a folder"),
         ("cifar10/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),

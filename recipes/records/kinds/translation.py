@@ -11,7 +11,6 @@ Below scale paper, all rows have the same width and training budget.
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import split
-from typing import Literal
 
 from pydantic import PositiveInt
 
