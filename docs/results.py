@@ -57,6 +57,7 @@ EXPERIMENTS = (
             "ringformer_small": "RingFormer, a loop of 4 + 4 passes",
             "narrow": "a layer for each pass, narrowed to the loop's size, at a rate of its own",
             "narrow_time": "the same, trained for the loop's time",
+            "deep": "a layer for each pass",
         },
         higher_is_better=False,
     ),
