@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch._dynamo  # now, as the first optimizer or scan would import its 140 MiB while memory is measured
 from torch import nn
 
 from recurrence.papers.cuda_graph import CAPTURED_AT

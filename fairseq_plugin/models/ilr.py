@@ -6,8 +6,8 @@ The output matrix is the embedding, the FFN is 4 times as wide as the model, and
 recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
 again before each repetition, or joined by a learned matrix (`--inject-adapter`).
 
-Differs from the published code: that code always creates the matrix for block recurrence, 2 C^2 parameters, but never
-uses it. There is a cache; dropout is an option (0).
+Differs from the published code: that code creates the matrix, 2 C^2 parameters, wherever the input is injected, but
+never uses it. There is a cache; dropout is an option (0).
 """
 
 from collections.abc import Callable

@@ -4,9 +4,10 @@
 
 RECORDINGS has {digit}_{speaker}_{index}.wav at 8 kHz. Indices 0 to 4 are the test set, as the data set defines it;
 index 5 is for validation, the others are for training. With --held-out, the test set is all recordings of these
-speakers, who are in no other set. In each round, the recordings of each speaker are shuffled,
-split into sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without pauses, so each recording occurs once per
-round. The manifest train-short lists the training sequences of one or two digits. The audio is resampled to 16 kHz.
+speakers, who are in no other set, and indices 0 to 4 of the others are unused. In each round, the recordings of each
+speaker are shuffled, split into sequences of 1 to 7 digits (evaluation: 3 to 7) and joined without pauses, so each
+recording occurs once per round. The manifest train-short lists the training sequences of one or two digits. The audio
+is resampled to 16 kHz.
 """
 
 import argparse

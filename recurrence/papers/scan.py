@@ -2,9 +2,9 @@
 
 :mod:`recurrence.papers.kausik` has the equations, :mod:`recurrence.papers.scan_step` a single step.
 
-The backward pass keeps nothing but the states. It recomputes the activations of all steps at once, takes the gradient
-of the state back step by step, and computes the gradient of each weight as one product over all steps. On a GPU, the
-steps are one CUDA graph.
+The backward pass keeps the inputs, the states and what dropout drew. It recomputes the activations of all steps at
+once, takes the gradient of the state back step by step, and computes the gradient of each weight as one product over
+all steps. On a GPU, the steps are one CUDA graph.
 
 Source: Kausik, "Recurrent Transformers", the published code's language model (w = 1) and its window variant.
 """
