@@ -73,9 +73,11 @@ def check(args, symbols: int) -> None:
         if ends and not (factor >= 1 and factor ** len(ends) <= width):
             rule = f"must be >= 1 and leave the last of the {len(ends) + 1} bands of {{decoder_embed_dim}} a width >= 1"
             raise FieldError(name, factor, rule, decoder_embed_dim=width)
-    if bands["input"] and bands["input"][0] <= PADDING:
-        rule = f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
-        raise FieldError("adaptive_input_cutoff", args.adaptive_input_cutoff, rule)
+        if ends and ends[0] <= PADDING:
+            rule = (
+                f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
+            )
+            raise FieldError(f"adaptive_{which}_cutoff", getattr(args, f"adaptive_{which}_cutoff"), rule)
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:
         raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}")
     for name in ("cutoff", "factor") if args.tie_adaptive_weights else ():

@@ -56,9 +56,9 @@ def profile_at_first_update(model: FairseqEncoderDecoderModel) -> None:
 
 def _profile_once(model: nn.Module, inputs: tuple, options: dict) -> None:
     if model.training and model.may_be_fresh:
-        model.may_be_fresh = False
         if not model.profiled:
-            _profile(model, lambda: model(*inputs, **options))
+            _profile(model, lambda: model.forward(*inputs, **options))  # without this hook
+        model.may_be_fresh = False  # not before: after an error, such as too little memory, the next batch is profiled
 
 
 def _profile(model: FairseqEncoderDecoderModel, run: Callable[[], Any]) -> None:

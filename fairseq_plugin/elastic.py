@@ -178,9 +178,12 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if self.eps or self.ignore_prefix_size:
             name = "label_smoothing" if self.eps else "ignore_prefix_size"
             raise ValueError(f"{flag(name)}={getattr(self.cfg, name)}: does not go with an adaptive softmax")
-        bands = zip(*softmax(net_output[0], model.get_targets(sample, net_output).flatten()))
-        how = dict(ignore_index=self.padding_idx, reduction="sum")
-        loss = sum(F.cross_entropy(logits, target, **how) for logits, target in bands if target is not None)
+        logits, targets = softmax(net_output[0], model.get_targets(sample, net_output).flatten())
+        loss = 0
+        for band, (scores, symbols) in enumerate(zip(logits, targets)):
+            if symbols is not None:  # numbered anew in each band; the padding is in the first
+                padding = dict(ignore_index=self.padding_idx) if band == 0 else {}
+                loss = loss + F.cross_entropy(scores, symbols, reduction="sum", **padding)
         return loss, loss
 
     @classmethod

@@ -162,9 +162,9 @@ class ImageComparison(Comparison):
         trainer = Trainer(args, utils.init_distributed_device(args))
         trainer.task.train()
         taken = []
-        for images, targets in itertools.islice(trainer.train_loader, WARM_UP + TIMED):
+        for number, (images, targets) in enumerate(itertools.islice(trainer.train_loader, WARM_UP + TIMED)):
             begin = time.perf_counter()
-            trainer.learn(images, targets, last=True)
+            trainer.learn(images, targets, number, last=True)
             taken.append(time.perf_counter() - begin)
         batches = trainer.updates * args.grad_accum_steps
         return args.epochs * batches * statistics.median(taken[WARM_UP:] or taken)

@@ -24,6 +24,8 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     """
     if not isinstance(model, ImageModel):
         raise ValueError(f"{type(model).__name__}: not a model of this plugin; there is nothing to unshare")
+    if model.passes is not None:
+        raise ValueError(f"passes={model.passes}: must be None; build the model with fewer passes instead")
     registered = getattr(model, "pretrained_cfg", {}).get("architecture")
     name = f"{registered or type(model).__name__} cannot become a VisionTransformer"
     stem = None if isinstance(model.patch_embed, PatchEmbed) else "it has a convolutional stem"

@@ -133,12 +133,17 @@ class Trainer:
             for line in chain(*map(left_out, sets)):
                 logger.warning(line)
 
-    def learn(self, images: Tensor, targets: Tensor, last: bool) -> Tensor:
+    def learn(self, images: Tensor, targets: Tensor, update: int, last: bool) -> Tensor:
         """Accumulates the gradients of a batch and, if it is the last of an update, clips them and updates the weights.
+
+        Args:
+            update: the number of updates before this one.
 
         Returns:
             The mean loss of the batch.
         """
+        if isinstance(self.model, ImageModel):
+            self.model.set_num_updates(update)
         clip, parameters = self.args.clip_grad, list(self.task.get_clip_parameters())
         with nullcontext() if last else self.task.no_sync():
             with self.autocast():
@@ -176,10 +181,9 @@ class Trainer:
         batches = self.bar(batches, f"epoch {epoch + 1}", total=total, unit_scale=self.batch)
         said = start
         for number, (images, targets) in enumerate(batches, start=1):
-            if isinstance(self.model, ImageModel):
-                self.model.set_num_updates((epoch * total + number - 1) // args.grad_accum_steps)
+            before = (epoch * total + number - 1) // args.grad_accum_steps
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
-            loss = self.learn(images, targets, last=not pending)
+            loss = self.learn(images, targets, before, last=not pending)
             if not pending:
                 self.task.update_ema(step=updates)
                 self.scheduler.step_update(updates)

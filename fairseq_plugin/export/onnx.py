@@ -122,8 +122,9 @@ def check(model: nn.Module, args: Any) -> None:
         if getattr(args, name, None) not in (None, "none"):
             flag = name.replace("_", "-")
             raise ValueError(f"--{flag}={getattr(args, name)}: bands are not exported to ONNX; must be 'none'")
-    if isinstance(getattr(model.decoder, "stack", None), RecurrentStack) and args.position == "learned":
-        raise ValueError("--position=learned: a recurrence with positions is not exported to ONNX; must be none")
+    if isinstance(getattr(model.decoder, "stack", None), RecurrentStack) and args.position != "none":
+        rule = "a recurrence with positions is not exported to ONNX; must be none"
+        raise ValueError(f"--position={args.position}: {rule}")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import results_csv
@@ -86,6 +87,21 @@ def test_training_profiles_once_and_is_otherwise_the_same(arch):
     assert same_state(models.loss_and_gradients(model, inputs, seed=3), (loss, gradients))
     model(*models.batch((2, 3), (3, 2)))
     assert torch.equal(admin.read(models.loops(model)), profile)
+
+
+def test_after_an_error_the_next_batch_is_profiled():
+    """fairseq goes on after a batch for which there is too little memory."""
+    plain, failing, inputs = fresh("cycle"), fresh("cycle").train(), models.batch()
+    failure = failing.decoder.register_forward_pre_hook(Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        failing(*inputs)
+    assert not failing.profiled
+    failure.remove()
+    for model in (plain, failing):
+        torch.manual_seed(0)
+        model.train()(*inputs)
+    assert failing.profiled
+    torch.testing.assert_close(admin.read(models.loops(failing)), admin.read(models.loops(plain)))
 
 
 def test_casts_of_the_profiling_run_are_not_those_of_training():

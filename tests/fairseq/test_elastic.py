@@ -256,6 +256,15 @@ def test_without_options_it_is_fairseqs_own(arch):
     torch.testing.assert_close(criterion(arch)(model, sample(arch))[0], loss_at(model, arch, {}))
 
 
+def test_every_symbol_of_an_adaptive_softmax_counts():
+    """Each band numbers its symbols anew, and the number of the padding is ignored only in the first."""
+    model, batch, loss = in_training("cycle_lm"), sample("cycle_lm"), criterion("cycle_lm")
+    scores = model.get_normalized_probs(model(**batch["net_input"]), log_probs=True)
+    for symbol in set(range(scores.size(-1))) - {models.task_of("cycle_lm").dictionary.pad()}:
+        target = torch.full_like(batch["target"], symbol)
+        torch.testing.assert_close(loss(model, {**batch, "target": target})[0], -scores[..., symbol].sum())
+
+
 def test_an_adaptive_softmax_goes_without_label_smoothing():
     smoothed = criterion_of(models.task_of("cycle_lm"), label_smoothing=0.1)
     with pytest.raises(ValueError, match="--label-smoothing=0.1: does not go with an adaptive softmax"):

@@ -153,6 +153,7 @@ def test_eight_bits_take_a_quarter(folder, tmp_path):
         ("s2t_cycle", (), "^--arch s2t_cycle: reads speech"),
         ("cycle_lm", ("--adaptive-input-cutoff", "8"), "^--adaptive-input-cutoff=8: bands are not exported"),
         ("recurrent_lm", ("--position", "learned"), "^--position=learned: a recurrence with positions"),
+        ("recurrent_lm", ("--position", "sinusoidal"), "^--position=sinusoidal: a recurrence with positions"),
     ],
 )
 def test_what_is_not_exported_is_refused_by_name(arch, flags, message):

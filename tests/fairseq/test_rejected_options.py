@@ -81,6 +81,7 @@ BAD = {
         "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --decoder-order=0,0",
         "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {ASCENDING}",
         "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
+        "--adaptive-softmax-cutoff 1": "--adaptive-softmax-cutoff=1: the first band must hold symbols 0 to 1",
         f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
         f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",

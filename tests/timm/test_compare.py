@@ -130,7 +130,7 @@ def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
     """The looped one in the trainer, six for each of two widths, two for each row, which is timed, and a preset."""
     create = Mock(side_effect=timm.create_model)
     monkeypatch.setattr(timm, "create_model", create)
-    compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--dry-run"])
+    compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--depth-range", "1-3", "--dry-run"])
     said = capsys.readouterr().out
     assert "| time " in said
     assert "# about 0 minutes (looped 1 x 0.0, once" in said

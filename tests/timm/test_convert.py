@@ -60,6 +60,13 @@ def test_a_model_in_training_is_converted_at_full_depth():
     assert len(to_timm(model).blocks) == 4
 
 
+def test_a_model_that_runs_fewer_passes_is_rejected():
+    model = vision.small("recursive_deit_tiny", depth=1, loops=4)
+    model.passes = (2,)
+    with pytest.raises(ValueError, match=r"^passes=\(2,\): must be None"):
+        to_timm(model)
+
+
 def test_a_hidden_width_that_timm_would_round_down_is_kept():
     model, x = vision.small_with_images("plain_vit", embed_dim=28, mlp_ratio=61 / 28)
     assert to_timm(model).blocks[0].mlp.fc1.out_features == 61
