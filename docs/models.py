@@ -29,6 +29,7 @@ PAGE = Path(__file__).with_name("models.md")
 SYMBOLS = {"ilr_small": 1024, "ilr_large": 32_000, "recurrent_lm": 65}
 WIKITEXT_103 = 267_744
 LONGEST_ORDER = 12
+ARXIV = "https://arxiv.org/abs"
 
 
 def translation_rows() -> Iterator[list[str]]:
@@ -93,7 +94,7 @@ def image_rows() -> Iterator[list[str]]:
         order = "; ".join(shown(loop.order) for loop in model.loops())
         giga = count.macs(model, torch.zeros(1, *model.pretrained_cfg["input_size"])) / 1e9
         passes = str(sum(block.ffn is not None for block in runs))  # each ends with an MLP
-        reproduces = f"[{what}](https://arxiv.org/abs/{paper})"
+        reproduces = f"{what} (not in the paper)" if "not in the paper" in words else f"[{what}]({ARXIV}/{paper})"
         yield [f"`{name}`", stages(model), passes, order, *sizes(model), f"{giga:.2f}", reproduces]
 
 

@@ -166,6 +166,6 @@ def deit_108(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth"""
+    """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth; not in the paper"""
     preset = dict(DEIT_TINY, depth=54, loops=2, mixed_depth=True)
     return _create_recursive_deit("deit_108_mixed", pretrained, preset, kwargs)

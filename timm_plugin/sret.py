@@ -520,7 +520,7 @@ def sret_s_global(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def sret_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SReT for CIFAR-10, with 10 classes"""
+    """SReT for CIFAR-10, with 10 classes; not in the paper"""
     sizes = dict(embed_dim=64, depths=(1, 1), num_heads=(2, 4), loops=4, mlp_ratio=3.5, nll_ratio=0.0)
     return _create_sret("sret_nano", pretrained, dict(sizes, groups=((1,), (1,))), kwargs)
 
