@@ -133,12 +133,12 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
             rule = "has a source, which a language model does not read; must be language_modeling"
             raise ValueError(f"--task: {type(task).__name__} {rule}")
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
-        adaptive.check(args, min(symbols, target))
         unpadded = task.source_dictionary.pad() >= symbols or task.target_dictionary.pad() >= target
         for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff") if unpadded else ():
             if getattr(args, name) != adaptive.NONE:
                 rule = f"must be '{adaptive.NONE}', as this task's symbols have no padding"
                 raise FieldError(name, getattr(args, name), rule)
+        adaptive.check(args, min(symbols, target))
         tied = args.share_decoder_input_output_embed or args.tie_adaptive_weights
         if tied and symbols != target:
             raise ValueError(
