@@ -65,16 +65,20 @@ class Model:
         return " ".join(words) if tokenized or self.pieces is None else self.pieces.decode(words)
 
     def translate(self, lines: Sequence[str], beam: int = 5, tokenized: bool = False, batch: int = 32) -> list[str]:
-        """The best translation of each line, or of a language model the most likely continuation."""
+        """The best translation of each line, or of a language model the most likely continuation.
+
+        As in fairseq with this package, an empty line has an empty translation; a search would make one up.
+        """
         encoded = [self.encode(line, tokenized) for line in lines]
-        order = sorted(range(len(lines)), key=lambda index: len(encoded[index]))
+        searched = [index for index, text in enumerate(encoded) if text or not self.about["translates"]]
+        order = sorted(searched, key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}
         rows = batch if self.about["translates"] else 1
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
             texts = self.search([encoded[index] for index in chosen], beam)
             found.update(zip(chosen, (self.decode(text, tokenized) for text in texts)))
-        return [found[index] for index in range(len(lines))]
+        return [found.get(index, "") for index in range(len(lines))]
 
     def search(self, texts: Sequence[Sequence[int]], beam: int, most: int = 200) -> list[list[int]]:
         """fairseq's beam search: the best output of each source text, or continuation of a single prompt.
