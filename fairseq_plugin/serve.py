@@ -199,8 +199,8 @@ def main() -> None:
     if not (Path(args.folder) / "model.json").is_file():
         parser.error(f"FOLDER={args.folder}: has no model.json; must be written by convert onnx")
     try:
-        with open(0, encoding="utf-8", closefd=False) as text:
-            lines = [line.rstrip("\n") for line in text]
+        with open(0, encoding="utf-8", newline="\n", closefd=False) as text:  # a lone carriage return ends no line
+            lines = [line.rstrip("\r\n") for line in text]
     except UnicodeDecodeError as error:
         parser.error(f"standard input: must be UTF-8: {error}")
     try:

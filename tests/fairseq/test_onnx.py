@@ -174,6 +174,15 @@ def test_a_folder_of_something_else_is_named(tmp_path):
     assert f"FOLDER={tmp_path}: has no model.json" in made.stderr
 
 
+def test_a_carriage_return_shifts_no_answer(folder):
+    first, second = serve.Model(folder).source[4:6]
+    lines = [f"{first} {second}", second, f"{second} {first}"]
+    command = [sys.executable, serve.__file__, str(folder), "--beam", "1", "--tokenized"]
+    given = f"{first}\r{second}\n{second}\r\n{second} {first}\n".encode()
+    made = subprocess.run(command, input=given, capture_output=True, check=True)
+    assert made.stdout.decode().splitlines() == serve.Model(folder).translate(lines, beam=1, tokenized=True)
+
+
 def test_text_that_is_not_utf8_is_named(folder):
     command = [sys.executable, serve.__file__, str(folder)]
     made = subprocess.run(command, input=b"Ein \xff Hund\n", capture_output=True, check=False)
