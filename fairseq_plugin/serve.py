@@ -8,11 +8,14 @@ fairseq-generate: the same tokens for the same model.
 import argparse
 import functools
 import json
+import logging
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+logger = logging.getLogger(__name__)
 LARGEST = 100_000  # size of a dimension in a model's state
 
 
@@ -67,9 +70,15 @@ class Model:
     def translate(self, lines: Sequence[str], beam: int = 5, tokenized: bool = False, batch: int = 32) -> list[str]:
         """The best translation of each line, or of a language model the most likely continuation.
 
-        As in fairseq with this package, an empty line has an empty translation; a search would make one up.
+        As in fairseq with this package, an empty line has an empty translation; a search would make one up. So has,
+        with a warning, a line that is longer than the encoder's positions.
         """
         encoded = [self.encode(line, tokenized) for line in lines]
+        most = self.about.get("longest_source") or math.inf  # no limit of a language model, or in an older folder
+        for number, text in enumerate(encoded, 1):
+            if len(text) >= most:  # its end has a position, too
+                logger.warning(f"line {number}: has {len(text)} symbols: must have < {most}: left empty")
+                text.clear()
         searched = [index for index, text in enumerate(encoded) if text or not self.about["translates"]]
         order = sorted(searched, key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}

@@ -174,6 +174,21 @@ def test_a_folder_of_something_else_is_named(tmp_path):
     assert f"FOLDER={tmp_path}: has no model.json" in made.stderr
 
 
+def test_a_line_beyond_the_encoders_positions_is_left_empty_with_a_warning(folder, caplog):
+    served = serve.Model(folder)
+    most = load_safely(SHIPPED / "model.pt")["cfg"]["model"].max_source_positions
+    assert served.about["longest_source"] == most
+    word = served.source[4]
+    fits, long = " ".join([word] * 2), " ".join([word] * 3)
+    before = served.translate([long, fits], beam=1, tokenized=True)
+    assert not caplog.messages
+    served.about["longest_source"] = 3  # two symbols and the end
+    assert served.translate([long, fits], beam=1, tokenized=True) == ["", before[1]]
+    assert caplog.messages == ["line 1: has 3 symbols: must have < 3: left empty"]
+    del served.about["longest_source"]  # as in a folder of an earlier version
+    assert served.translate([long, fits], beam=1, tokenized=True) == before
+
+
 def test_a_carriage_return_shifts_no_answer(folder):
     first, second = serve.Model(folder).source[4:6]
     lines = [f"{first} {second}", second, f"{second} {first}"]
