@@ -220,7 +220,8 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
         proto = _read_pieces(pieces)
         tokenizer = tokenizers.Tokenizer(_model_of_pieces(ids, unknown, proto))
         tokenizer.normalizer = _normalizer_of_pieces(proto.normalizer_spec)
-        cuts = [pre_tokenizers.WhitespaceSplit()]  # as fairseq does, at a tab that the normalization leaves, say
+        # fairseq splits, too, at a tab, say, that the normalization leaves.
+        cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.WhitespaceSplit()]
         if own := _user_defined(proto):
             longest_first = sorted(map(re.escape, own), key=len, reverse=True)
             cuts.append(pre_tokenizers.Split(tokenizers.Regex("|".join(longest_first)), "isolated"))
