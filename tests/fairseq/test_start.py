@@ -71,6 +71,17 @@ def test_a_language_model_is_trained_and_writes(corpus, tmp_path, shorter):
     assert len(run(project / "write.sh", stdin="eins eins\n").splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_pieces_are_learnt_from_lines_of_any_length(tmp_path, monkeypatch):
+    """sentencepiece would leave out those of over 4,192 bytes."""
+    monkeypatch.setenv("PATH", cli.search_path())
+    monkeypatch.setenv("PYTHONPATH", str(cli.REPOSITORY))
+    sets = {"train": [*((row,) for row in TARGET), ("γάτα " * 1000,)], "valid": [("a",)], "test": [("b",)]}
+    start.write_corpus(tmp_path, start_corpus.Corpus(sets, []), [])
+    start.prepare(tmp_path, [], 500)
+    assert "▁γάτα 1000\n" in (tmp_path / "data-bin" / "dict.txt").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("task", start.SIZES)
 def test_every_size_has_a_script_that_fairseq_accepts(task):
     for size in start.SIZES[task]:
