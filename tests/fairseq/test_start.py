@@ -143,6 +143,15 @@ def test_bad_text_is_named_with_file_and_line(refused):
     test = {"t.de": lines(["neu", SOURCE[7]]), "t.en": lines(["new", TARGET[7]])}
     said = refused(good | test, *pair, "--test", "t.de", "t.en")
     assert said.startswith("t.de:2: is also line 8 of a.de, the first of 1 such lines: remove them from the training")
+    valid = {"v.de": lines(["alt", "neu"]), "v.en": lines(["old", "new"])}
+    said = refused(good | test, *pair, "--valid", "t.de", "t.en")
+    assert said.endswith("remove them from the training text, or validation would tell how well it was memorised")
+    test["t.de"] = lines(["neu", "neuer"])
+    said = refused(good | valid | test, *pair, "--valid", "v.de", "v.en", "--test", "t.de", "t.en")
+    assert said == (
+        "t.de:1: is also line 2 of v.de, the first of 1 such lines: remove them from the validation text, "
+        "or the checkpoint would be chosen by what scores it"
+    )
     assert refused(good | test, *pair, "--test", "t.de") == "--test: must be 2 files, like the training text"
     assert refused({"a.txt": "x\n", "b.txt": "x\n"}, "--train", "a.txt", "b.txt") == (
         "--train a.txt b.txt: the names must end in two languages, as in train.de train.en"
