@@ -28,6 +28,7 @@ import torch
 
 from fairseq_plugin.compare import USER_DIR, parse, time_of_update
 from fairseq_plugin.start_corpus import Corpus, read_corpus
+from fairseq_repairs.files import LONGEST_LINE
 from recurrence.files import make_folder, new_folder, write_text
 
 SCRIPTS = Path(__file__).with_name("start_scripts")
@@ -152,6 +153,7 @@ def prepare(folder: Path, languages: Sequence[str], pieces: int) -> None:
         names=" ".join(names),
         sides=f"{sides(languages)} --joined-dictionary" if languages else "--only-source",
         pieces=pieces,
+        longest=LONGEST_LINE,
     )
     write_script(folder / "prepare.sh", script)
     done = subprocess.run(["bash", folder / "prepare.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

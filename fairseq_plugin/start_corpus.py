@@ -11,7 +11,13 @@ from recurrence.files import require_regular
 Row = tuple[str, ...]  # a line of each side
 
 LONGEST = 1000  # characters in a sentence of a pair; the models read 1,024 pieces
-COPIED = 100  # characters from which a line of the test text, in the training text, is no coincidence
+COPIED = 100  # characters from which a line that is in two texts is no coincidence
+# Texts without a row in common, and what to do about one that is in both.
+APART = {
+    ("train", "valid"): "the training text, or validation would tell how well it was memorised",
+    ("train", "test"): "the training text, or the score would tell how well it was memorised",
+    ("valid", "test"): "the validation text, or the checkpoint would be chosen by what scores it",
+}
 LEAST = {1: 20, 2: 50}  # rows for training, by the number of sides
 HELD_OUT, MOST_VALID, MOST_TEST = 0.05, 500, 1000  # the share of rows, and the largest number of pairs
 
@@ -38,11 +44,13 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
     Raises:
         OSError: a file cannot be read.
         ValueError: naming file and line, if a text is not UTF-8, sides have unequal lengths, a line of a pair is empty,
-            or a row of the test text is also one of training.
+            or a row is in two of the texts.
     """
-    given = {name: read_rows(paths) for name, paths in dict(train=train, valid=valid, test=test).items() if paths}
-    if "test" in given:
-        reject_copies(train, given["train"], test, given["test"])
+    files = {name: paths for name, paths in dict(train=train, valid=valid, test=test).items() if paths}
+    given = {name: read_rows(paths) for name, paths in files.items()}
+    for (kept, name), remedy in APART.items():
+        if kept in given and name in given:
+            reject_copies(files[kept][0], given[kept], files[name][0], given[name], remedy)
     corpus = Corpus({name: [row for row in rows if is_kept(row)] for name, rows in given.items()}, [])
     for name in given:
         if left := len(given[name]) - len(corpus.sets[name]) if len(train) == 2 else 0:
@@ -90,22 +98,22 @@ def decoded(line: bytes, place: str) -> str:
         raise ValueError(f"{place}: {wrong}: {rule}") from None
 
 
-def reject_copies(train: Sequence[Path], rows: list[Row], test: Sequence[Path], tested: list[Row]) -> None:
-    """Raises ValueError if a row of the test text is one of training: the score would tell how well it was memorised.
+def reject_copies(first: Path, rows: list[Row], second: Path, others: list[Row], remedy: str) -> None:
+    """Raises ValueError if a row of the second text is one of the first, which should lose it, as the remedy says.
 
     Running text may repeat short lines, such as headings.
     """
     places = {row: number for number, row in enumerate(rows, start=1)}
     copies = [
         (number, places[row])
-        for number, row in enumerate(tested, start=1)
+        for number, row in enumerate(others, start=1)
         if row in places and (len(row) == 2 or len(row[0]) >= COPIED)
     ]
     if copies:
         number, place = copies[0]
         raise ValueError(
-            f"{test[0]}:{number}: is also line {place} of {train[0]}, the first of {len(copies):,} such lines: remove "
-            "them from the training text, or the score would tell how well it was memorised"
+            f"{second}:{number}: is also line {place} of {first}, the first of {len(copies):,} such lines: remove "
+            f"them from {remedy}"
         )
 
 

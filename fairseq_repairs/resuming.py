@@ -30,6 +30,8 @@ EXACT = "float32_weights"  # key of the weights before rounding in the state of 
 ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
+# Meters of all updates, by their keys in a checkpoint: their seconds, and their tokens.
+OF_ALL_UPDATES = {"train_wall": meters.StopwatchMeter, "wpb": meters.AverageMeter}
 
 
 @instead(Trainer, "load_checkpoint")
@@ -192,17 +194,18 @@ def _early_stop() -> dict[str, Any]:
 
 @after(Trainer, "load_checkpoint")
 def keep_clocks(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_meters: bool = False, **kwargs) -> None:
-    """Continues the seconds of all updates (`train_wall`) and those since the start of training (`wall`) on resuming.
+    """Continues seconds and tokens of all updates, and the seconds since the start of training (`wall`), on resuming.
 
-    fairseq restarts the former if the checkpoint was saved at the end of an epoch. It restarts the latter, and stops
-    them at 0 if the checkpoint was saved within an epoch.
+    fairseq restarts the former if the checkpoint was saved at the end of an epoch; if it was saved within one, they
+    stay as they are, because what is logged goes to the meters before loading. It restarts `wall`, and stops it at 0
+    if the checkpoint was saved within an epoch.
     """
     if extra is None or reset_meters:
         return
-    known = metrics.get_meters("default")
+    known = metrics._active_aggregators["default"] = metrics.get_meters("default")
     for priority, key, _, state in extra.get("metrics", {}).get("default", ()):
-        if key == "train_wall" and key not in known:
-            meter = meters.StopwatchMeter()
+        if key in OF_ALL_UPDATES and key not in known:
+            meter = OF_ALL_UPDATES[key]()
             meter.load_state_dict(state)
             known.add_meter(key, meter, priority)
     if "wall" in known:

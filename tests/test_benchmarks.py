@@ -1,12 +1,14 @@
 """The benchmarks: what they time, count and print."""
 
 import os
+from functools import partial
 
 import pytest
+import timm
 import torch
 
 from benchmarks import common, language, scan, translation
-from tests.support import cli
+from tests.support import cli, vision
 
 
 def test_times_are_taken_in_turn_and_compared_within_a_round(monkeypatch):
@@ -54,6 +56,23 @@ def test_the_published_recurrence_of_the_benchmark_gives_the_same_logits(monkeyp
     tokens = torch.randint(4, scan.SYMBOLS, (2, 12))
     found = [scan.build(name)(tokens)[0] for name in ("as published", "recurrent_lm")]
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_fewer_images_than_are_timed_are_timed_again(monkeypatch, capsys):
+    for package in ("ctranslate2", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    from benchmarks import serving
+
+    small, timed = partial(timm.create_model, **{**vision.STACK, "depth": 1}), []
+    monkeypatch.setattr(timm, "create_model", small)
+    monkeypatch.setattr(serving, "milliseconds", lambda run: timed.append([run(index) for index in range(3)]) or 1.0)
+    serving.of_images("ringformer_vit", 2)
+    assert "of 2 classes equal" in capsys.readouterr().out
+    by_torch, *by_onnx = timed
+    assert len(by_onnx) == 2
+    assert torch.equal(by_torch[0], by_torch[2])
+    assert all(len(logits) == 1 for run in by_onnx for (logits,) in run)
 
 
 @pytest.mark.parametrize(

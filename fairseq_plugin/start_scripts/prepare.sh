@@ -15,6 +15,7 @@ sentencepiece.SentencePieceTrainer.train(
     vocab_size=%{pieces},
     hard_vocab_limit=False,
     character_coverage=1.0,
+    max_sentence_length=%{longest},  # bytes; longer lines would be left out without a word
     minloglevel=1,
 )
 model = sentencepiece.SentencePieceProcessor(model_file="checkpoints/sentencepiece.bpe.model")

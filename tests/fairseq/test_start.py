@@ -71,6 +71,17 @@ def test_a_language_model_is_trained_and_writes(corpus, tmp_path, shorter):
     assert len(run(project / "write.sh", stdin="eins eins\n").splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_pieces_are_learnt_from_lines_of_any_length(tmp_path, monkeypatch):
+    """sentencepiece would leave out those of over 4,192 bytes."""
+    monkeypatch.setenv("PATH", cli.search_path())
+    monkeypatch.setenv("PYTHONPATH", str(cli.REPOSITORY))
+    sets = {"train": [*((row,) for row in TARGET), ("γάτα " * 1000,)], "valid": [("a",)], "test": [("b",)]}
+    start.write_corpus(tmp_path, start_corpus.Corpus(sets, []), [])
+    start.prepare(tmp_path, [], 500)
+    assert "▁γάτα 1000\n" in (tmp_path / "data-bin" / "dict.txt").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("task", start.SIZES)
 def test_every_size_has_a_script_that_fairseq_accepts(task):
     for size in start.SIZES[task]:
@@ -132,6 +143,15 @@ def test_bad_text_is_named_with_file_and_line(refused):
     test = {"t.de": lines(["neu", SOURCE[7]]), "t.en": lines(["new", TARGET[7]])}
     said = refused(good | test, *pair, "--test", "t.de", "t.en")
     assert said.startswith("t.de:2: is also line 8 of a.de, the first of 1 such lines: remove them from the training")
+    valid = {"v.de": lines(["alt", "neu"]), "v.en": lines(["old", "new"])}
+    said = refused(good | test, *pair, "--valid", "t.de", "t.en")
+    assert said.endswith("remove them from the training text, or validation would tell how well it was memorised")
+    test["t.de"] = lines(["neu", "neuer"])
+    said = refused(good | valid | test, *pair, "--valid", "v.de", "v.en", "--test", "t.de", "t.en")
+    assert said == (
+        "t.de:1: is also line 2 of v.de, the first of 1 such lines: remove them from the validation text, "
+        "or the checkpoint would be chosen by what scores it"
+    )
     assert refused(good | test, *pair, "--test", "t.de") == "--test: must be 2 files, like the training text"
     assert refused({"a.txt": "x\n", "b.txt": "x\n"}, "--train", "a.txt", "b.txt") == (
         "--train a.txt b.txt: the names must end in two languages, as in train.de train.en"

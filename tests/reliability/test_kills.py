@@ -73,19 +73,20 @@ def test_a_finished_run_stays_as_it_is(corpus, straight, tmp_path):
     assert load_safely(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 11
 
 
-def training_seconds(folder) -> float:
+def meter(folder, name: str) -> dict:
+    """What fairseq has counted over the whole training."""
     meters = load_safely(folder / "checkpoint_last.pt")["extra_state"]["metrics"]["default"]
-    return next(meter["sum"] for _, key, _, meter in meters if key == "train_wall")
+    return next(state for _, key, _, state in meters if key == name)
 
 
 def test_a_resumed_run_continues_the_count_of_patience(corpus, tmp_path):
     """With a learning rate of 0, no validation is better than the first."""
     flags = ("--lr", "0", "--patience", "2", "--no-epoch-checkpoints")
     warm.succeed(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "2"))
-    before = training_seconds(tmp_path)
+    before = meter(tmp_path, "train_wall")["sum"]
     (second,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "early stop since valid performance hasn't improved for last 2 runs" in second.log
-    assert training_seconds(tmp_path) > before  # of which fairseq forgets the first two epochs
+    assert meter(tmp_path, "train_wall")["sum"] > before  # of which fairseq forgets the first two epochs
     assert second.log.count("end of epoch") == 1
     (third,) = warm.run(warm.training_job(corpus, tmp_path, *flags, "--max-epoch", "9"))
     assert "nothing is left to train: 15 updates are done and --patience 2 is reached" in third.log
@@ -95,8 +96,12 @@ def test_a_resumed_run_continues_the_count_of_patience(corpus, tmp_path):
 
 @pytest.mark.parametrize("updates", [5, 8], ids=["between epochs", "within an epoch"])
 def test_a_resumed_run_continues_its_clock(corpus, tmp_path, updates):
-    """In an epoch of five updates. fairseq's clock restarts between epochs, and stays at 0 within one."""
+    """In an epoch of five updates. fairseq's clock restarts between epochs, and stays at 0 within one.
+
+    Its sums over the whole training restart between epochs, too, and stay as they are from a resuming within one.
+    """
     warm.succeed(warm.training_job(corpus, tmp_path, "--max-update", updates))
+    before = meter(tmp_path, "train_wall")["sum"]
     state = load_safely(last := tmp_path / "checkpoint_last.pt")
     state["extra_state"]["previous_training_time"] += 1000
     torch.save(state, last)
@@ -104,6 +109,8 @@ def test_a_resumed_run_continues_its_clock(corpus, tmp_path, updates):
     found = [int(seconds) for seconds in re.findall(r'"train_wall": "(\d+)"}', log)]
     assert len(found) > 1
     assert all(1000 <= seconds < 1500 for seconds in found)
+    assert meter(tmp_path, "train_wall")["sum"] > before
+    assert meter(tmp_path, "wpb")["count"] == 15
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
