@@ -15,7 +15,8 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import meters, metrics
-from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.files import damage
@@ -29,6 +30,7 @@ EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
 EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
 ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
+SCALER = "scaler"  # key of what decides when the loss scale changes, in the state of an optimizer that scales the loss
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 
 
@@ -234,6 +236,45 @@ def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[
         exact = saved.to(now.device)
         rounded = exact.to(optimizer.fp16_params[0].dtype).float()
         now.copy_(torch.where(rounded == now, exact, now))
+
+
+@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "state_dict")
+def save_counts_of_scaler(state: dict[str, Any], optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer) -> None:
+    """Stores the scaler's counts of updates and overflows, for :func:`restore_counts_of_scaler`."""
+    if optimizer.scaler is not None:  # as with --bf16
+        # Its other attributes are options, and the scale, which fairseq stores.
+        state[SCALER] = {name: count for name, count in vars(optimizer.scaler).items() if name.startswith("_")}
+
+
+@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "load_state_dict")
+def restore_counts_of_scaler(
+    loaded: None, optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer, state: dict[str, Any], *args, **kwargs
+) -> None:
+    """Lets the loss scale of `--fp16` change after the same update as in an uninterrupted run.
+
+    fairseq stores the scale only and restarts the counts, so a resumed run skips other batches.
+    """
+    if optimizer.scaler is not None:
+        vars(optimizer.scaler).update(state.get(SCALER, {}))
+
+
+@after(AMPOptimizer, "state_dict")
+def save_scaler(state: dict[str, Any], optimizer: AMPOptimizer) -> None:
+    """Stores the state of torch's scaler, for :func:`restore_scaler`."""
+    state[SCALER] = optimizer.scaler.state_dict()
+
+
+@after(AMPOptimizer, "load_state_dict")
+def restore_scaler(loaded: None, optimizer: AMPOptimizer, state: dict[str, Any], *args, **kwargs) -> None:
+    """Resumes `--amp` with its loss scale, which fairseq restarts, so that a resumed run skips other batches.
+
+    The options of the scaler are those of the command: torch doubles the scale when the count of updates is equal to
+    the window, so the count is kept below a smaller window.
+    """
+    now, saved = optimizer.scaler.state_dict(), state.get(SCALER)
+    if now and saved:  # empty without a GPU
+        count = min(saved["_growth_tracker"], now["growth_interval"] - 1)
+        optimizer.scaler.load_state_dict({**now, "scale": saved["scale"], "_growth_tracker": count})
 
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
