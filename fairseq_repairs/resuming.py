@@ -32,6 +32,7 @@ ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's tra
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 SCALER = "scaler"  # key of what decides when the loss scale changes, in the state of an optimizer that scales the loss
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
+SINCE_AVERAGE = "updates_since_average"  # key of the count of --ema-update-freq in a checkpoint
 
 
 @instead(Trainer, "load_checkpoint")
@@ -184,6 +185,24 @@ def restore_patience(
     """
     if extra is not None and not reset_optimizer and not reset_meters:
         _early_stop().update(extra.get(EARLY_STOP, {}))
+
+
+@after(Trainer, "state_dict")
+def save_counts(state: dict[str, Any], trainer: Trainer) -> None:
+    """Stores the count of `--ema-update-freq`, for :func:`restore_counts`."""
+    if trainer.cfg.ema.store_ema:
+        state["extra_state"][SINCE_AVERAGE] = trainer.ema.update_freq_counter
+
+
+@after(Trainer, "load_checkpoint")
+def restore_counts(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs
+) -> None:
+    """Averages the weights after the same updates as in an uninterrupted run; fairseq restarts the count."""
+    if extra is None or reset_optimizer:
+        return
+    if trainer.cfg.ema.store_ema:
+        trainer.ema.update_freq_counter = extra.get(SINCE_AVERAGE, 0)
 
 
 def _early_stop() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, upstream
-from tests.support.states import same_runs
+from tests.support.states import same_runs, same_state, trained_tensors
 
 
 def test_a_file_that_is_not_a_checkpoint_is_named(tmp_path):
@@ -161,6 +161,7 @@ RESUMED = {
     "fp16": ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--fp16-scale-window", "4"],
     "memory-efficient-fp16": ["--memory-efficient-fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "4"],
     "amp": ["--amp", "--amp-scale-window", "4"],
+    "average": ["--store-ema", "--ema-decay", "0.5", "--ema-update-freq", "5"],
 }
 
 
@@ -179,3 +180,5 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, data, tmp_path, monkey
         for stop in stops:
             upstream.run_training("transformer", data["text"], tmp_path / folder, *flags, "--max-update", stop)
     assert same_runs(tmp_path / "straight", tmp_path / "resumed")
+    states = [load_safely(tmp_path / folder / "checkpoint_last.pt") for folder in ("straight", "resumed")]
+    assert same_state(*(trained_tensors(state["extra_state"].get("ema", {})) for state in states))
