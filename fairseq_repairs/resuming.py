@@ -30,6 +30,7 @@ EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
 EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
 ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
+RETRIES = "amp_retries"  # key of the count of --amp-batch-retries in a checkpoint
 SCALER = "scaler"  # key of what decides when the loss scale changes, in the state of an optimizer that scales the loss
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 SINCE_AVERAGE = "updates_since_average"  # key of the count of --ema-update-freq in a checkpoint
@@ -189,7 +190,9 @@ def restore_patience(
 
 @after(Trainer, "state_dict")
 def save_counts(state: dict[str, Any], trainer: Trainer) -> None:
-    """Stores the count of `--ema-update-freq`, for :func:`restore_counts`."""
+    """Stores the counts of `--amp-batch-retries` and `--ema-update-freq`, for :func:`restore_counts`."""
+    if hasattr(trainer, "_amp_retries"):  # with --amp
+        state["extra_state"][RETRIES] = trainer._amp_retries
     if trainer.cfg.ema.store_ema:
         state["extra_state"][SINCE_AVERAGE] = trainer.ema.update_freq_counter
 
@@ -198,9 +201,14 @@ def save_counts(state: dict[str, Any], trainer: Trainer) -> None:
 def restore_counts(
     extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs
 ) -> None:
-    """Averages the weights after the same updates as in an uninterrupted run; fairseq restarts the count."""
+    """Skips the same batches, and averages after the same updates, as in an uninterrupted run.
+
+    fairseq restarts both counts.
+    """
     if extra is None or reset_optimizer:
         return
+    if hasattr(trainer, "_amp_retries"):  # with --amp
+        trainer._amp_retries = extra.get(RETRIES, 0)
     if trainer.cfg.ema.store_ema:
         trainer.ema.update_freq_counter = extra.get(SINCE_AVERAGE, 0)
 
