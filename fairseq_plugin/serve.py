@@ -8,11 +8,14 @@ fairseq-generate: the same tokens for the same model.
 import argparse
 import functools
 import json
+import logging
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+logger = logging.getLogger(__name__)
 LARGEST = 100_000  # size of a dimension in a model's state
 
 
@@ -65,16 +68,26 @@ class Model:
         return " ".join(words) if tokenized or self.pieces is None else self.pieces.decode(words)
 
     def translate(self, lines: Sequence[str], beam: int = 5, tokenized: bool = False, batch: int = 32) -> list[str]:
-        """The best translation of each line, or of a language model the most likely continuation."""
+        """The best translation of each line, or of a language model the most likely continuation.
+
+        As in fairseq with this package, an empty line has an empty translation; a search would make one up. So has,
+        with a warning, a line that is longer than the encoder's positions.
+        """
         encoded = [self.encode(line, tokenized) for line in lines]
-        order = sorted(range(len(lines)), key=lambda index: len(encoded[index]))
+        most = self.about.get("longest_source") or math.inf  # no limit of a language model, or in an older folder
+        for number, text in enumerate(encoded, 1):
+            if len(text) >= most:  # its end has a position, too
+                logger.warning(f"line {number}: has {len(text)} symbols: must have < {most}: left empty")
+                text.clear()
+        searched = [index for index, text in enumerate(encoded) if text or not self.about["translates"]]
+        order = sorted(searched, key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}
         rows = batch if self.about["translates"] else 1
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
             texts = self.search([encoded[index] for index in chosen], beam)
             found.update(zip(chosen, (self.decode(text, tokenized) for text in texts)))
-        return [found[index] for index in range(len(lines))]
+        return [found.get(index, "") for index in range(len(lines))]
 
     def search(self, texts: Sequence[Sequence[int]], beam: int, most: int = 200) -> list[list[int]]:
         """fairseq's beam search: the best output of each source text, or continuation of a single prompt.
@@ -195,8 +208,8 @@ def main() -> None:
     if not (Path(args.folder) / "model.json").is_file():
         parser.error(f"FOLDER={args.folder}: has no model.json; must be written by convert onnx")
     try:
-        with open(0, encoding="utf-8", closefd=False) as text:
-            lines = [line.rstrip("\n") for line in text]
+        with open(0, encoding="utf-8", newline="\n", closefd=False) as text:  # a lone carriage return ends no line
+            lines = [line.rstrip("\r\n") for line in text]
     except UnicodeDecodeError as error:
         parser.error(f"standard input: must be UTF-8: {error}")
     try:

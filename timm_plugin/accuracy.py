@@ -18,8 +18,7 @@ import torch
 from recurrence.private_torch import bound_caches
 from recurrence.removed import reject_options
 from timm_plugin import repairs
-from timm_plugin._saved import options_of
-from timm_plugin.checkpoints import load, metadata_of
+from timm_plugin.checkpoints import load, options_in
 from timm_plugin.depth import accuracy
 from timm_plugin.training.data import datasets, evaluation_loader
 from timm_plugin.training.folders import broken_rule
@@ -37,7 +36,7 @@ def measured(run: Path) -> dict[str, float]:
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
     model = load(checkpoint)
-    args = options_of(checkpoint, metadata_of(checkpoint).get("args", argparse.Namespace()))
+    args = options_in(checkpoint)
     args.distributed = False  # as the training may have been
     try:
         device = torch.device(args.device if has_device(args.device) else "cpu")

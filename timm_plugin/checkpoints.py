@@ -59,7 +59,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
             raise ValueError(f"{path}/config.json: pretrained_cfg must be names and values")
         options_of(path / "config.json", argparse.Namespace(**{**config, **preprocessing}))
         return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
-    metadata = {} if path.suffix == ".safetensors" else metadata_of(path)
+    metadata = metadata_of(path)
     options = options_of(path, metadata.get("args", argparse.Namespace()))
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
@@ -100,13 +100,15 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
-    """What a training checkpoint holds besides tensors, {} for a state dict.
+    """What a training checkpoint holds besides tensors, {} for a state dict and a file of safetensors.
 
     Raises:
         ValueError: it cannot be read, or a part of it is of another type than trainers write.
         OSError: if there is no such file.
     """
     require_plain(path)
+    if path.suffix == ".safetensors":
+        return {}
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:
@@ -121,6 +123,11 @@ def metadata_of(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: not a checkpoint: {name} is {str(value)[:100]!r}, must be a {kind.__name__}")
     require_held_tensors(found, path)
     return found
+
+
+def options_in(path: Path) -> argparse.Namespace:
+    """The options of the trainer that wrote a checkpoint, none for a file of weights; raises as :func:`metadata_of`."""
+    return options_of(path, metadata_of(path).get("args", argparse.Namespace()))
 
 
 def is_registered(name: str) -> bool:

@@ -39,6 +39,7 @@ def about(model: nn.Module) -> dict[str, Any]:
     That is timm's: input_size, interpolation, mean, std, crop_pct, crop_mode.
     """
     config = model.pretrained_cfg
-    size = (model.in_chans, *model.patch_embed.img_size)
+    side = getattr(getattr(model, "patch_embed", None), "img_size", None)  # None: takes any, as timm's ResNets do
+    size = (model.in_chans, *side) if side else config["input_size"]
     preprocessing = resolve_data_config(dict(input_size=size), model=model)
     return dict(architecture=config.get("architecture"), label_names=config.get("label_names"), **preprocessing)

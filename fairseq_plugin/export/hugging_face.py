@@ -9,6 +9,7 @@ four times.
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,8 @@ def write(
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
-        ValueError: if a dictionary and the model have different numbers of symbols, or `pieces` is no sentencepiece
-            model, or one that is neither BPE nor unigram.
+        ValueError: if a dictionary and the model have different numbers of symbols, or no tokenizer can follow
+            `pieces`, see :func:`_read_pieces`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -205,10 +206,10 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
         template: the special tokens around a text `$A`, such as `$A </s>`.
 
     Raises:
-        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
+        ValueError: see :func:`_read_pieces`.
     """
     import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import decoders, models, pre_tokenizers, processors
 
     ids = {dictionary[index]: index for index in range(len(dictionary))}
     unknown, end = dictionary[dictionary.unk()], dictionary[dictionary.eos()]
@@ -216,11 +217,18 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
         tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
-        tokenizer = tokenizers.Tokenizer(_model_of_pieces(ids, unknown, pieces))
-        steps = [normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-        tokenizer.normalizer = normalizers.Sequence(steps)
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
-        tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+        proto = _read_pieces(pieces)
+        tokenizer = tokenizers.Tokenizer(_model_of_pieces(ids, unknown, proto))
+        tokenizer.normalizer = _normalizer_of_pieces(proto.normalizer_spec)
+        # fairseq splits, too, at a tab, say, that the normalization leaves.
+        cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.WhitespaceSplit()]
+        if own := _user_defined(proto):
+            longest_first = sorted(map(re.escape, own), key=len, reverse=True)
+            cuts.append(pre_tokenizers.Split(tokenizers.Regex("|".join(longest_first)), "isolated"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        blanks = int(proto.normalizer_spec.add_dummy_prefix)  # before the first word
+        tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", blanks, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, dictionary.eos())]
     )
@@ -229,31 +237,67 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
     return tokenizer
 
 
-def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
+def _read_pieces(path: Path):
+    """The `ModelProto` of a sentencepiece model.
+
+    Raises:
+        ValueError: if the file is no such model, or one that is neither BPE nor unigram, puts blanks behind words, or
+            changes its own user-defined symbols, which sentencepiece itself excepts.
+    """
+    from sentencepiece import SentencePieceProcessor
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    try:
+        model = SentencePieceProcessor(model_proto=path.read_bytes()).serialized_model_proto()
+    except RuntimeError:
+        raise ValueError(f"--sentencepiece-model={path}: not a sentencepiece model") from None
+    proto = ModelProto.FromString(model)
+    trainer = proto.trainer_spec
+    if trainer.model_type not in (trainer.UNIGRAM, trainer.BPE):
+        raise ValueError(f"--sentencepiece-model={path}: must be of type bpe or unigram")
+    if trainer.treat_whitespace_as_suffix:
+        raise ValueError(f"--sentencepiece-model={path}: must be trained without treat_whitespace_as_suffix")
+    normalizer = _normalizer_of_pieces(proto.normalizer_spec)
+    for piece in _user_defined(proto):
+        if normalizer.normalize_str(piece).removeprefix("▁") != piece:
+            rule = "must not be one that its normalization changes"
+            raise ValueError(f"--sentencepiece-model={path}: user-defined symbol {piece!r} {rule}")
+    return proto
+
+
+def _user_defined(proto) -> list[str]:
+    """The pieces that are never split or joined, such as tags of languages."""
+    return [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
+
+
+def _normalizer_of_pieces(spec):
+    """What sentencepiece does to a text before its segmentation, by a `NormalizerSpec`."""
+    from tokenizers import Regex, normalizers
+
+    steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    if spec.remove_extra_whitespaces:
+        steps.append(normalizers.Replace(Regex(r"\A +| +\z| +(?= )"), ""))
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(" "))
+    return normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+
+
+def _model_of_pieces(ids: dict[str, int], unknown: str, proto):
     """A sentencepiece model's segmentation with the dictionary's numbering.
 
     A piece that never occurred in the training text is an unknown symbol in fairseq. Here, a BPE model gives it an id
     beyond the embedding, which the model rejects; a unigram model segments it into known pieces.
-
-    Raises:
-        ValueError: if the file is no sentencepiece model, or one that is neither BPE nor unigram.
     """
-    from sentencepiece import SentencePieceProcessor
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import models
 
-    try:
-        model = SentencePieceProcessor(model_proto=pieces.read_bytes()).serialized_model_proto()
-    except RuntimeError:
-        raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
-    proto = ModelProto.FromString(model)
     scores = {piece.piece: piece.score for piece in proto.pieces}
+    in_bytes = proto.trainer_spec.byte_fallback
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
         worst = min(scores.values()) - 10
         ordered = sorted(ids, key=ids.get)
-        return models.Unigram([(piece, scores.get(piece, worst)) for piece in ordered], unk_id=ids[unknown])
-    if proto.trainer_spec.model_type != proto.trainer_spec.BPE:
-        raise ValueError(f"--sentencepiece-model={pieces}: must be of type bpe or unigram")
+        return models.Unigram(
+            [(piece, scores.get(piece, worst)) for piece in ordered], unk_id=ids[unknown], byte_fallback=in_bytes
+        )
     # Intermediate pieces of a merge may not be in the dictionary; they are numbered after its symbols.
     absent = sorted(set(scores) - set(ids))
     all_ids = {**ids, **{piece: len(ids) + offset for offset, piece in enumerate(absent)}}
@@ -263,4 +307,6 @@ def _model_of_pieces(ids: dict[str, int], unknown: str, pieces: Path):
             left, right = piece[:cut], piece[cut:]
             if left in scores and right in scores:
                 merges.append((-scores[piece], all_ids[left], all_ids[right], left, right))
-    return models.BPE(all_ids, [(left, right) for *_, left, right in sorted(merges)], unk_token=unknown)
+    pairs = [(left, right) for *_, left, right in sorted(merges)]
+    whole = bool(_user_defined(proto))  # which no merge makes
+    return models.BPE(all_ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=in_bytes, ignore_merges=whole)

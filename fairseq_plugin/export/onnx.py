@@ -251,6 +251,7 @@ def write(
         unk=output.unk(),
         state=state,  # inputs of a step and their shapes; its other outputs are their next values, in this order
         types={name: str(given[name].numpy().dtype) for name in state},
+        longest_source=min(model.encoder.max_positions(), 1 << 20) if len(made) == 2 else None,
         longest=min(model.decoder.max_positions(), 1 << 20),
         pieces=None if pieces is None else PIECES,
     )

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from fairseq.data import Dictionary  # noqa: E402
 
 from fairseq_plugin import convert  # noqa: E402
-from fairseq_plugin.export.hugging_face import converted  # noqa: E402
+from fairseq_plugin.export.hugging_face import converted, tokenizer  # noqa: E402
 from fairseq_plugin.models.ringformer import WEIGHTS  # noqa: E402
 from tests.fairseq.test_convert import REJECTED  # noqa: E402
 from tests.support import language, models  # noqa: E402
@@ -36,6 +36,73 @@ def corpus(request, tmp_path_factory):
     words.finalize()
     words.save(str(folder / "dict.txt"))
     return words, folder / "dict.txt", model, lines
+
+
+def trained(folder, kind="bpe", **settings):
+    """The file of a sentencepiece model of :data:`TAGGED`."""
+    (folder / "text").write_text("\n".join(TAGGED * 20) + "\n")
+    settings = dict(vocab_size=320 if "byte_fallback" in settings else 50, **settings)
+    names = dict(input=str(folder / "text"), model_prefix=str(folder / "pieces"), model_type=kind)
+    common = dict(character_coverage=1.0, hard_vocab_limit=False, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(**names, **common, **settings)
+    return folder / "pieces.model"
+
+
+TAGGED = [f"<de> {line}" for line in TEXT]
+UNTIDY = [
+    *TAGGED,
+    "the\told man",
+    "\tsea\t",
+    "\ufeffthe sea",
+    "the\u200b sea\u200bshells",
+    "the\u3000sea",
+    "  the  old   man ",
+    "The ﬁsh ｓells Shells",
+    "sea 日本 日\t本sea…",
+    "<de><de>sea<de> ",
+    "",
+    "  ",
+]
+RULES = {
+    "sentencepiece's own": {},
+    "nmt_nfkc_cf": dict(normalization_rule_name="nmt_nfkc_cf"),
+    "identity": dict(normalization_rule_name="identity"),
+    "no blank before a text": dict(add_dummy_prefix=False),
+    "all blanks": dict(remove_extra_whitespaces=False),
+    "pieces of several words": dict(split_by_whitespace=False),
+    "user-defined symbols": dict(user_defined_symbols=["<de>", "ell"]),
+    "bytes": dict(byte_fallback=True),
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_any_text_has_the_pieces_that_fairseq_gets_from_sentencepiece(kind, rules, tmp_path):
+    model = trained(tmp_path, kind, **rules)
+    processor, words = sentencepiece.SentencePieceProcessor(model_file=str(model)), Dictionary()
+    for number in range(3, len(processor)):  # after the special ones
+        words.add_symbol(processor.id_to_piece(number))
+    written = tokenizer(words, model, "$A </s>")
+    for line in UNTIDY:
+        pieces = " ".join(processor.encode(line, out_type=str)).split()  # as fairseq reads them
+        ids = words.encode_line(" ".join(pieces), add_if_not_exist=False)
+        assert written.encode(line).ids == ids.tolist()
+        if words.unk() not in ids:
+            assert written.decode(ids.tolist()) == processor.decode(pieces)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (dict(treat_whitespace_as_suffix=True), "must be trained without treat_whitespace_as_suffix"),
+        (dict(user_defined_symbols=["<DE>"], normalization_rule_name="nmt_nfkc_cf"), "user-defined symbol '<DE>'"),
+    ],
+)
+def test_pieces_that_no_tokenizer_makes_are_refused(rules, message, tmp_path, rejected):
+    model, folder = trained(tmp_path, **rules), tmp_path / "folder"
+    words = ("hf", WEIGHTS / "ringformer_small.pronounce" / "model.pt", folder, "--sentencepiece-model", model)
+    assert f"--sentencepiece-model={model}: {message}" in rejected(convert.main, *words)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("flags", [[], ["--block-loops", "2"]], ids=["reuse map", "block loops"])

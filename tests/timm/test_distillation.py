@@ -1,4 +1,6 @@
-"""Distillation with timm's task: SReT's recorded losses and gradients, and DeiT's formula."""
+"""Distillation with timm's task: SReT's recorded losses and gradients, and DeiT's formula; its teachers."""
+
+import argparse
 
 import pytest
 import timm
@@ -8,6 +10,8 @@ from torch import Tensor, nn
 
 from tests.support.golden import golden
 from timm_plugin import task as tasks
+from timm_plugin.training import options
+from timm_plugin.training.build import load_teacher
 
 
 class Logits(nn.Module):
@@ -89,3 +93,19 @@ def test_a_distillation_token_learns_the_teachers_class():
     expected = (F.cross_entropy(of_labels, target) + F.cross_entropy(of_teacher, teacher(images).argmax(1))) / 2
     torch.testing.assert_close(loss, expected)
     assert torch.is_tensor(student.eval()(images))
+
+
+def test_a_teacher_has_the_images_classes_and_sees_them_as_in_its_training(tmp_path):
+    path, halves = tmp_path / "last.pth.tar", (0.5, 0.5, 0.5)
+    trained = argparse.Namespace(mean=halves, std=halves, label_names=["cat", "dog"])
+    weights = timm.create_model("test_vit", num_classes=2).state_dict()
+    torch.save(dict(arch="test_vit", epoch=0, state_dict=weights, args=trained), path)
+    words = ["images", "--output", "run", "--model", "sret_nano", "--teacher", "test_vit"]
+    args = options.parser("").parse_args([*words, "--teacher-checkpoint", str(path)])
+    args.num_classes, args.label_names = 2, ["cat", "dog"]
+    config = load_teacher(args).pretrained_cfg
+    assert (config["mean"], config["std"]) == (halves, halves)
+    args.label_names = ["cat", "hen"]
+    rule = r"must have the images' classes: lacks 1 \(hen\) and also has 1 \(dog\)"
+    with pytest.raises(options.OptionError, match=rf"^--teacher-checkpoint {path}: {rule}"):
+        load_teacher(args)

@@ -57,6 +57,13 @@ def test_a_file_stores_each_tensor_once_and_takes_any_batch(structure):
     assert made.ByteSize() < stored + GRAPH
 
 
+@pytest.mark.slow
+def test_timms_own_model_without_patches_becomes_a_file_too():
+    model = timm.create_model("resnet10t", num_classes=3, pretrained_cfg_overlay=dict(input_size=(3, 64, 64))).eval()
+    images = torch.randn(3, 3, 64, 64)
+    torch.testing.assert_close(run(export(model), images), model(images), rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
     """The shipped model, with the names of its classes, as a folder in timm's format."""

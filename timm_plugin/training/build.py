@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -12,6 +13,7 @@ from torch import nn
 
 from recurrence.errors import misfit
 from timm_plugin._config import near
+from timm_plugin.checkpoints import options_in
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.folders import different_classes
 from timm_plugin.training.options import DEPTH, reject
@@ -74,7 +76,7 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
     """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
 
     Raises:
-        OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for another number of classes.
+        OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for other classes.
     """
     teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
     classes = teacher.pretrained_cfg["num_classes"]
@@ -84,8 +86,14 @@ def load_teacher(args: argparse.Namespace) -> nn.Module:
     if args.teacher_checkpoint:
         try:
             timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
+            trained = options_in(Path(args.teacher_checkpoint))
         except (RuntimeError, ValueError) as error:
             reject("teacher_checkpoint", args.teacher_checkpoint, misfit(error) or " ".join(str(error).split()))
+        names = getattr(trained, "label_names", None) or args.label_names
+        if difference := different_classes(args.label_names, names):
+            reject("teacher_checkpoint", args.teacher_checkpoint, f"must have the images' classes: {difference}")
+        seen = {key: value for key in ("mean", "std") if (value := getattr(trained, key, None))}
+        teacher.pretrained_cfg = {**teacher.pretrained_cfg, **seen}  # timm's tasks normalise its images by these
     return teacher
 
 
