@@ -15,7 +15,8 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import meters, metrics
-from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.files import damage
@@ -29,7 +30,10 @@ EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
 EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
 ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
+RETRIES = "amp_retries"  # key of the count of --amp-batch-retries in a checkpoint
+SCALER = "scaler"  # key of what decides when the loss scale changes, in the state of an optimizer that scales the loss
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
+SINCE_AVERAGE = "updates_since_average"  # key of the count of --ema-update-freq in a checkpoint
 # Meters of all updates, by their keys in a checkpoint: their seconds, and their tokens.
 OF_ALL_UPDATES = {"train_wall": meters.StopwatchMeter, "wpb": meters.AverageMeter}
 
@@ -186,6 +190,31 @@ def restore_patience(
         _early_stop().update(extra.get(EARLY_STOP, {}))
 
 
+@after(Trainer, "state_dict")
+def save_counts(state: dict[str, Any], trainer: Trainer) -> None:
+    """Stores the counts of `--amp-batch-retries` and `--ema-update-freq`, for :func:`restore_counts`."""
+    if hasattr(trainer, "_amp_retries"):  # with --amp
+        state["extra_state"][RETRIES] = trainer._amp_retries
+    if trainer.cfg.ema.store_ema:
+        state["extra_state"][SINCE_AVERAGE] = trainer.ema.update_freq_counter
+
+
+@after(Trainer, "load_checkpoint")
+def restore_counts(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs
+) -> None:
+    """Skips the same batches, and averages after the same updates, as in an uninterrupted run.
+
+    fairseq restarts both counts.
+    """
+    if extra is None or reset_optimizer:
+        return
+    if hasattr(trainer, "_amp_retries"):  # with --amp
+        trainer._amp_retries = extra.get(RETRIES, 0)
+    if trainer.cfg.ema.store_ema:
+        trainer.ema.update_freq_counter = extra.get(SINCE_AVERAGE, 0)
+
+
 def _early_stop() -> dict[str, Any]:
     """The best validation score and the number of validations since, which fairseq stores as function attributes."""
     *_, train = copies_of("fairseq_cli.train")
@@ -237,6 +266,45 @@ def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[
         exact = saved.to(now.device)
         rounded = exact.to(optimizer.fp16_params[0].dtype).float()
         now.copy_(torch.where(rounded == now, exact, now))
+
+
+@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "state_dict")
+def save_counts_of_scaler(state: dict[str, Any], optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer) -> None:
+    """Stores the scaler's counts of updates and overflows, for :func:`restore_counts_of_scaler`."""
+    if optimizer.scaler is not None:  # as with --bf16
+        # Its other attributes are options, and the scale, which fairseq stores.
+        state[SCALER] = {name: count for name, count in vars(optimizer.scaler).items() if name.startswith("_")}
+
+
+@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "load_state_dict")
+def restore_counts_of_scaler(
+    loaded: None, optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer, state: dict[str, Any], *args, **kwargs
+) -> None:
+    """Lets the loss scale of `--fp16` change after the same update as in an uninterrupted run.
+
+    fairseq stores the scale only and restarts the counts, so a resumed run skips other batches.
+    """
+    if optimizer.scaler is not None:
+        vars(optimizer.scaler).update(state.get(SCALER, {}))
+
+
+@after(AMPOptimizer, "state_dict")
+def save_scaler(state: dict[str, Any], optimizer: AMPOptimizer) -> None:
+    """Stores the state of torch's scaler, for :func:`restore_scaler`."""
+    state[SCALER] = optimizer.scaler.state_dict()
+
+
+@after(AMPOptimizer, "load_state_dict")
+def restore_scaler(loaded: None, optimizer: AMPOptimizer, state: dict[str, Any], *args, **kwargs) -> None:
+    """Resumes `--amp` with its loss scale, which fairseq restarts, so that a resumed run skips other batches.
+
+    The options of the scaler are those of the command: torch doubles the scale when the count of updates is equal to
+    the window, so the count is kept below a smaller window.
+    """
+    now, saved = optimizer.scaler.state_dict(), state.get(SCALER)
+    if now and saved:  # empty without a GPU
+        count = min(saved["_growth_tracker"], now["growth_interval"] - 1)
+        optimizer.scaler.load_state_dict({**now, "scale": saved["scale"], "_growth_tracker": count})
 
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")

@@ -1,4 +1,4 @@
-"""Checkpoints are read safely, and rejected by name."""
+"""Checkpoints are read safely, rejected by name, and resumed from exactly."""
 
 import os
 import pickle
@@ -15,6 +15,7 @@ from torch import nn
 
 from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, upstream
+from tests.support.states import same_runs, same_state, trained_tensors
 
 
 def test_a_file_that_is_not_a_checkpoint_is_named(tmp_path):
@@ -154,3 +155,30 @@ def test_another_number_of_parameters_resumes_without_the_optimizer_s_state(data
     with pytest.raises(ValueError, match=f"^{tied}: its optimizer state belongs to other parameters, .*--reset-opt"):
         upstream.run_training("transformer", data["text"], tmp_path / "two", *flags)
     upstream.run_training("transformer", data["text"], tmp_path / "two", *flags, "--reset-optimizer")
+
+
+RESUMED = {
+    "fp16": ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--fp16-scale-window", "4"],
+    "memory-efficient-fp16": ["--memory-efficient-fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "4"],
+    "amp": ["--amp", "--amp-scale-window", "2"],
+    "average": ["--store-ema", "--ema-decay", "0.5", "--ema-update-freq", "5"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RESUMED)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, data, tmp_path, monkeypatch):
+    """The loss scale changes after the same updates; with `--amp`, gradients overflow whenever it has grown."""
+
+    def on_cpu(init_scale: int, growth_interval: int) -> torch.amp.GradScaler:  # fairseq has one on a GPU only
+        return torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=growth_interval)
+
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", on_cpu)
+    flags = (*RESUMED[kind], "--max-tokens", "60", "--max-epoch", "9", "--disable-validation", "--no-epoch-checkpoints")
+    flags += ("--update-epoch-batch-itr", "True")  # otherwise, fairseq resumes an epoch with other batches
+    for folder, stops in (("straight", [13]), ("resumed", [6, 13])):
+        for stop in stops:
+            upstream.run_training("transformer", data["text"], tmp_path / folder, *flags, "--max-update", stop)
+    assert same_runs(tmp_path / "straight", tmp_path / "resumed")
+    states = [load_safely(tmp_path / folder / "checkpoint_last.pt") for folder in ("straight", "resumed")]
+    assert same_state(*(trained_tensors(state["extra_state"].get("ema", {})) for state in states))

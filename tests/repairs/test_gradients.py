@@ -68,6 +68,25 @@ def test_the_scale_grows_after_the_window(scaled):
     assert scaled("--amp-scale-window", "7").scaler.get_growth_interval() == 7
 
 
+def test_a_resumed_run_has_the_scale_of_the_checkpoint_and_the_window_of_its_command(param, scaled):
+    def update(optimizer: AMPOptimizer) -> None:
+        optimizer.zero_grad()
+        optimizer.backward(param.sum())
+        optimizer.clip_grad_norm(0.0)
+        optimizer.step()
+
+    saved, resumed = scaled("--amp-scale-window", "4"), scaled("--amp-scale-window", "2")
+    for _ in range(7):
+        update(saved)
+    state = saved.state_dict()
+    resumed.load_state_dict({key: state[key] for key in ("state", "param_groups")})  # as fairseq stores them
+    assert resumed.scaler.get_scale() == 128
+    resumed.load_state_dict(state)
+    assert (resumed.scaler.get_scale(), resumed.scaler.get_growth_interval()) == (256, 2)
+    update(resumed)
+    assert resumed.scaler.get_scale() == 512
+
+
 def test_the_adaptive_loss_is_that_of_the_probabilities():
     """Of all symbols but the padding, 1: bands begin at 8 and 14, so that 9 and 15 are number 1 there."""
     words, target = upstream.dictionary(19), torch.tensor([[*range(2, 19), 1]])
