@@ -20,7 +20,8 @@ def to_timm(model: ImageModel) -> VisionTransformer:
     """timm's `VisionTransformer` that computes what a looped model computes, in the dtype of its weights, in eval mode.
 
     Raises:
-        ValueError: naming the part that timm's `VisionTransformer` cannot have, or a model of another kind.
+        ValueError: naming the part that timm's `VisionTransformer` cannot have, or `passes`, if it runs fewer; or for a
+            model of another kind.
     """
     if not isinstance(model, ImageModel):
         raise ValueError(f"{type(model).__name__}: not a model of this plugin; there is nothing to unshare")
