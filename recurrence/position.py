@@ -83,8 +83,6 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
     Otherwise the slopes are the first H of the next power of two, every second one first.
 
     Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
-    Differs from the paper's code: it takes the slopes of the power of two below first; this is the order of the code of
-    Intra-Layer Recurrence (arXiv:2505.01855).
     """
     power = 1 << (heads - 1).bit_length()
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64, device=device) / power)
