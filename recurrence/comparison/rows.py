@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from recurrence import count
 from recurrence.loop import named_loops
 
-# What a row is, and how a sentence about its difference to the looped model begins.
+# What a row is, and how a sentence that compares it with the looped model begins.
 ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
