@@ -43,7 +43,7 @@ def halved(length: int, width: int) -> Tensor:
 
 
 def depth_time(length: int, width: int) -> Tensor:
-    """One of the two equal halves of the Universal Transformer's table: (length, C), float64.
+    """The sinusoids of the Universal Transformer's table, for positions and for depths: (length, C), float64.
 
     With 1-based position i, level j and feature k, `T_j[i, k] = f(i / 10000^(2k/C)) + f(j / 10000^(2k/C))`, f = sin
     for even k and cos for odd k; row p holds f at i = p + 1, so `T_j[i] = depth_time[i - 1] + depth_time[j - 1]`.

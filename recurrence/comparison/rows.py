@@ -31,7 +31,7 @@ class Row:
     passes: int  # runs of blocks in one forward pass
     parameters: int  # stored, trainable
     operations: int  # multiply-accumulates of a forward pass over one example
-    megabytes: float  # size of its weights in float32
+    megabytes: float  # size of its state dict in float32, fixed tables included
     rate: float = math.nan  # learning rate, if it was tuned
     embedded: int = 0  # how many of the parameters belong to symbols: embeddings and an output layer of its own
 
