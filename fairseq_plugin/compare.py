@@ -66,9 +66,7 @@ RESERVED = {
     "finetune_from_model": "has the weights of one row",
     "restore_file": "has the weights of one row",
 }
-
-
-# Options of schedules, in updates.
+# Options of schedules, in updates, that the row `time` stretches; --warmup-updates stays as given.
 IN_UPDATES = ("total_num_update", "lr_period_updates", "lr_deacy_period", "warmup_steps", "hold_steps", "decay_steps")
 
 
@@ -144,7 +142,7 @@ class TextComparison(Comparison):
         return [python_step("train", train, flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
-        """Flags of a training of that length, with what a schedule counts in updates in proportion."""
+        """Flags of a training of that length, with the options of a schedule, see IN_UPDATES, in proportion."""
         if length is None:
             return []
         flags = ["--max-epoch", "0", "--max-update", str(length.total)]

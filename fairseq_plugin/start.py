@@ -7,8 +7,9 @@ Usage::
     echo "Ein Hund rennt." | my-project/translate.sh
 
 The first command reads and checks the text, times updates of a few sizes on this machine, and chooses a training that
-fits into the time. All else are fairseq's and sentencepiece's own commands, in scripts that say why they are so. With
-`--text FILE` in place of `--train`, the model is one of language, and `write.sh` goes on with a text.
+fits into the time. Everything else is done by fairseq's and sentencepiece's own commands, in scripts that give the
+reason for each choice. With `--text FILE` in place of `--train`, the model is one of language, and `write.sh` goes on
+with a text.
 """
 
 import argparse
@@ -123,7 +124,7 @@ def check(args: argparse.Namespace) -> list[str]:
     for name in ("valid", "test"):
         paths = getattr(args, name)
         if paths and len(paths) != len(given):
-            raise ValueError(f"--{name}: must be {len(given)} files, like the training text")
+            raise ValueError(f"--{name}: must be {'two files' if args.train else 'one file'}, like the training text")
     languages = [path.suffix[1:] for path in args.train]
     if languages and not (all(re.fullmatch(r"\w+", name) for name in languages) and len(set(languages)) == 2):
         given = " ".join(map(str, args.train))
@@ -258,7 +259,8 @@ def choose(folder: Path, plan: Plan) -> Plan:
     chosen = timed(folder, replace(plan, size=smallest))
     if chosen.fitting < FEWEST_UPDATES:
         least = math.ceil(FEWEST_UPDATES * chosen.seconds / TRAINING / 60)
-        raise ValueError(f"--minutes={plan.minutes:g}: {chosen.fitting} updates fit in: must be at least {least}")
+        short = f"time for {chosen.fitting} updates, fewer than {FEWEST_UPDATES}"
+        raise ValueError(f"--minutes={plan.minutes:g}: {short}: must be at least {least}")
     for size in larger:
         if chosen.is_enough and (tried := timed(folder, replace(plan, size=size))).is_enough:
             chosen = tried

@@ -54,7 +54,7 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
     corpus = Corpus({name: [row for row in rows if is_kept(row)] for name, rows in given.items()}, [])
     for name in given:
         if left := len(given[name]) - len(corpus.sets[name]) if len(train) == 2 else 0:
-            corpus.notes.append(f"{name}: {left:,} pairs with a sentence of over {LONGEST:,} characters are left out")
+            corpus.notes.append(f"{name}: pairs left out, with a sentence of over {LONGEST:,} characters: {left:,}")
     for name, most in (("test", MOST_TEST), ("valid", MOST_VALID)):
         if name not in given:
             hold_out(corpus, name, most, pairs=len(train) == 2)
@@ -123,7 +123,7 @@ def is_kept(row: Row) -> bool:
 
 
 def hold_out(corpus: Corpus, name: str, most: int, pairs: bool) -> None:
-    """Takes a set from the training rows, and their copies from what is left."""
+    """Takes a set from the training rows: pairs at random, with all copies of them, or the end of running text."""
     rows = corpus.sets["train"]
     count = max(1, int(HELD_OUT * len(rows)))
     chosen = random.Random(1).sample(rows, min(count, most)) if pairs else rows[-count:]

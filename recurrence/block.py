@@ -48,7 +48,7 @@ class Shape:
 
 
 class Pass(nn.Module):
-    """What a pass owns in every paper: its residual sums and its drop path. Papers add more in a subclass.
+    """What a pass owns: its residual sums and its drop path. Papers add more in a subclass.
 
     Args:
         sublayers: number of residual sums; they are plain until :func:`recurrence.papers.admin.attach` replaces them.

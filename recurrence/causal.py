@@ -98,14 +98,13 @@ class CausalStack(nn.Module):
 
     Args:
         loop: the passes.
-        positions: those inside attention, see :mod:`recurrence.position`; None for none.
+        positions: those inside attention, see :mod:`recurrence.position`.
         norm: applied after the last pass; None for none.
     """
 
-    def __init__(self, loop: Loop, positions: AttentionPositions | None = None, norm: nn.Module | None = None):
+    def __init__(self, loop: Loop, positions: AttentionPositions, norm: nn.Module | None):
         super().__init__()
-        self.loop, self.norm = loop, norm
-        self.positions = AttentionPositions() if positions is None else positions
+        self.loop, self.norm, self.positions = loop, norm, positions
 
     def new_state(self, passes: int | None = None) -> LoopState:
         """The decoding state of a new text."""

@@ -21,8 +21,8 @@ def source_passes(trained: Order, used: Order) -> tuple[int, ...]:
 def same_kind(order: Order, passes: int) -> Order | None:
     """The order with `passes` passes by the same strategy or middle loop; None if there is none, or not at that depth.
 
-    If several strategies give `order`, the first of `STRATEGIES` counts. All do if each block runs once; such an order
-    grows as SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1).
+    If several strategies give `order`, the first of `STRATEGIES` counts. So an order that runs each block once grows as
+    SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1).
     """
     for strategy in STRATEGIES.values():
         other = strategy.at_depth(order, passes)

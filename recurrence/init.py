@@ -23,6 +23,7 @@ def fairseq_(stack: nn.Module) -> None:
     """Xavier uniform, biases 0; Q, K and V have the bounds of one matrix (3 C, C).
 
     Source: fairseq's transformer, which Takase & Kiyono train.
+    Differs from fairseq with a memory of another width, where Q, K and V of cross-attention have bounds of their own.
     """
     for module in stack.modules():
         if isinstance(module, nn.Linear):

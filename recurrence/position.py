@@ -43,7 +43,7 @@ def halved(length: int, width: int) -> Tensor:
 
 
 def depth_time(length: int, width: int) -> Tensor:
-    """One of the two equal halves of the Universal Transformer's table: (length, C), float64.
+    """The sinusoids of the Universal Transformer's table, for positions and for depths: (length, C), float64.
 
     With 1-based position i, level j and feature k, `T_j[i, k] = f(i / 10000^(2k/C)) + f(j / 10000^(2k/C))`, f = sin
     for even k and cos for odd k; row p holds f at i = p + 1, so `T_j[i] = depth_time[i - 1] + depth_time[j - 1]`.
@@ -83,8 +83,6 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
     Otherwise the slopes are the first H of the next power of two, every second one first.
 
     Source: ALiBi (arXiv:2108.12409), section 3, and its code for other numbers of heads.
-    Differs from the paper's code: it takes the slopes of the power of two below first; this is the order of the code of
-    Intra-Layer Recurrence (arXiv:2505.01855).
     """
     power = 1 << (heads - 1).bit_length()
     slopes = 2.0 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64, device=device) / power)

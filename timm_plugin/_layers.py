@@ -28,9 +28,8 @@ class DropPath(timm.layers.DropPath):
     @drop_prob.setter
     def drop_prob(self, rate: float) -> None:
         self._rate, self._drops = rate, rate > 0
-        self._keeps = torch.tensor(
-            1 - rate, dtype=torch.float64, device="cpu"
-        )  # no buffer, which checkpoints would hold
+        # No buffer, which checkpoints would hold.
+        self._keeps = torch.tensor(1 - rate, dtype=torch.float64, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
         """In training, drops x for entire samples and scales the others by 1 / (1 - rate): (B, T, C) -> the same."""

@@ -43,22 +43,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if (best := path / "model_best.pth.tar").exists():
         path = best
     if path.is_dir():
-        config = read_json(path / "config.json", dict)
-        if not (isinstance(config.get("architecture"), str) and timm.is_model(config["architecture"])):
-            raise ValueError(f"{path}/config.json: must name the architecture, as a folder in timm's format does")
-        if name not in (None, config["architecture"]):
-            raise ValueError(f"--model={name}: must be {config['architecture']}, the model of {path}")
-        arguments = config.get("model_args") or {}
-        if not (isinstance(arguments, dict) and OPTIONS["model_kwargs"].holds(arguments)):
-            raise ValueError(f"{path}/config.json: model_args: {OPTIONS['model_kwargs'].text}")
-        for argument, value in arguments.items():
-            if names_source(argument):
-                raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
-        preprocessing = config.get("pretrained_cfg") or {}
-        if not isinstance(preprocessing, dict):
-            raise ValueError(f"{path}/config.json: pretrained_cfg must be names and values")
-        options_of(path / "config.json", argparse.Namespace(**{**config, **preprocessing}))
-        return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
+        return _from_folder(path, name, kwargs)
     metadata = metadata_of(path)
     options = options_of(path, metadata.get("args", argparse.Namespace()))
     if name is None and timm.is_model(str(metadata.get("arch"))):
@@ -77,6 +62,26 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
     model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
     return model
+
+
+def _from_folder(path: Path, name: str | None, kwargs: dict[str, Any]) -> nn.Module:
+    """The model of a folder in timm's format, see :func:`load`; its configuration must not lead elsewhere."""
+    config = read_json(path / "config.json", dict)
+    if not (isinstance(config.get("architecture"), str) and timm.is_model(config["architecture"])):
+        raise ValueError(f"{path}/config.json: must name the architecture, as a folder in timm's format does")
+    if name not in (None, config["architecture"]):
+        raise ValueError(f"--model={name}: must be {config['architecture']}, the model of {path}")
+    arguments = config.get("model_args") or {}
+    if not (isinstance(arguments, dict) and OPTIONS["model_kwargs"].holds(arguments)):
+        raise ValueError(f"{path}/config.json: model_args: {OPTIONS['model_kwargs'].text}")
+    for argument, value in arguments.items():
+        if names_source(argument):
+            raise ValueError(f"{path}: says {argument}={value!r}: must not name other files or addresses")
+    preprocessing = config.get("pretrained_cfg") or {}
+    if not isinstance(preprocessing, dict):
+        raise ValueError(f"{path}/config.json: pretrained_cfg must be names and values")
+    options_of(path / "config.json", argparse.Namespace(**{**config, **preprocessing}))
+    return _with_weights(path, f"local-dir:{path}", kwargs, pretrained=True)
 
 
 def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) -> nn.Module:

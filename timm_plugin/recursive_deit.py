@@ -37,9 +37,10 @@ class RecursiveConfig(ViTConfig):
     """The options of vision transformers with recursion, besides those of :class:`ViTConfig`.
 
     Args:
-        loops: how often each block runs.
+        loops: passes for each stored block.
         loop_order: "internal" repeats each block in succession (0 0 1 1), "external" the whole stack (0 1 0 1),
-            "reverse" like external, but the last time backwards (0 1 1 0).
+            "reverse" like external, but the last time backwards (0 1 1 0), "sandwich" the middle one of three blocks
+            (0 1 1 1 1 2).
         lrc: learnable residual coefficients (SReT's LRC).
     """
 
@@ -54,7 +55,7 @@ class RecursiveConfig(ViTConfig):
                 raise ValueError(f"order={self.order}: does not go with {name}={getattr(self, name)!r}")
 
     def usual_order(self) -> Order:
-        """All blocks, each `loops` times."""
+        """`depth` blocks in `loop_order`, with `loops` passes for each."""
         return LOOP_ORDERS[self.loop_order].order(self.depth, self.depth * self.loops)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
@@ -65,10 +66,10 @@ class RecursiveConfig(ViTConfig):
 
 
 class RecursiveVisionTransformer(LoopedVisionTransformer):
-    """Blocks that all run equally often, or in any order."""
+    """Blocks in a `loop_order`, or in any order."""
 
     def depth_rules(self) -> dict[str, Any]:
-        """All blocks run equally often, unless an order says which of them run again."""
+        """A depth is a number of loops, unless an order says which blocks run again."""
         return dict(step=self.config.depth) if self.config.order is None else {}
 
     def shows_order(self) -> bool:

@@ -22,7 +22,7 @@ from timm_plugin.sret import sret_cfg
 
 @dataclass(frozen=True)
 class RecursiveMixerConfig(RecursiveConfig):
-    """The options of recursive Mixers, which are those of :class:`RecursiveConfig` but of attention."""
+    """The options of recursive Mixers: those of :class:`RecursiveConfig`, but none of attention and positions."""
 
     global_pool: str = "avg"
     num_heads: int = 1

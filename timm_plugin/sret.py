@@ -74,7 +74,7 @@ class SReTConfig(ImageConfig):
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
         nll_ratio: hidden width of the projection after each pass as a multiple of C; 0 for none.
         lrc: learnable residual coefficients.
-        proj_drop_rate: dropout on the outputs of attention and MLP.
+        proj_drop_rate: dropout on the outputs of attention and MLP, and on the MLP's hidden units.
         drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
         drop_path_placement: "depth" gives pass i of P, counted over all stages, i / P of this rate; "published" gives
             all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
@@ -533,5 +533,5 @@ def sret_108(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SReT-108 trained at mixed depth, beside its 54 first passes"""
+    """SReT-108 trained at mixed depth, beside one run of each of its 54 blocks"""
     return _create_sret("sret_108_mixed", pretrained, dict(DEEP, mixed_depth=True), kwargs)

@@ -6,9 +6,10 @@
 `recipes/train_image.py` is the same program.
 
 DATA has one folder (or one .tar file) of class folders per split; with --dataset it is the root of a torchvision data
-set. --output receives last.pth.tar, which timm also names checkpoint-EPOCH.pth.tar, model_best.pth.tar and summary.csv,
-which has one line per epoch and includes a model's learnable residual coefficients. The same command with --resume
-continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit for bit.
+set. --output receives last.pth.tar; model_best.pth.tar, which timm also names checkpoint-EPOCH.pth.tar; and
+summary.csv, with one line per epoch, which includes a model's learnable residual coefficients. The same command with
+--resume continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit
+for bit.
 
 Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
 update; batches at the end of an epoch that do not fill an update are skipped; crops are resized with the model's

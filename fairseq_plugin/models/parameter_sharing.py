@@ -53,7 +53,7 @@ class SharingOptions(OrderOptions):
     share_layer_num: int | None = option(
         None,
         "passes per stored layer: the published code's option, in place of unique layers. Layers are assigned as in "
-        "that code, which differs from the paper's Figure 2 if this number does not divide the number of passes",
+        "that code, which may differ from the paper's Figure 2 if this number does not divide the number of passes",
     )
 
 

@@ -63,7 +63,7 @@ class KausikRecurrenceOptions(LanguageOptions):
     )
     position: str = position_option(
         lambda args: "learned" if args.regular else "none",
-        " (default: none, or learned with --regular, which the last three need)",
+        " (default: none, or learned with --regular, which relative, rotary and alibi need)",
     )
     share_decoder_input_output_embed: bool = option(True)
 

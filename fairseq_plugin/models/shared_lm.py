@@ -4,7 +4,7 @@ Source: "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104
 setting of Baevski & Auli (arXiv:1809.10853) for WikiText-103.
 
 The layer is that of fairseq's `transformer_lm_wiki103`: pre-norm without a final norm, ReLU, sinusoids, 1024/4096 with
-8 heads, and bands of 20,000, 60,000 and the rest, with matrices and projections shared by input and output.
+8 heads, and bands of 20,000, 40,000 and all other symbols, with matrices and projections shared by input and output.
 
 With WikiText-103's 267,744 symbols `vanilla_lm`, `sequence_lm`, `cycle_lm` and `cycle_rev_lm` store 120,971,264
 parameters (paper: 121M), and the baseline of 16 layers, `vanilla_lm --decoder-layers 16`, 246,933,504 (247M).

@@ -37,14 +37,12 @@ def reachable(task: AutomatonTask, steps: Iterable[int]) -> list[int]:
 
 
 @torch.no_grad()
-def predicted(
-    model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int, batch: int = 256
-) -> np.ndarray:
+def predicted(model: torch.nn.Module, task: AutomatonTask, rows: np.ndarray, steps: int) -> np.ndarray:
     """The rows (texts, cells) that many steps later, as the model predicts them."""
     depths = {"decoder": steps} if task.cfg.pass_steps else {}
     device, found = next(model.parameters()).device, []
     with at_depths(model, depths):
-        for part in question(rows, 1 if task.cfg.pass_steps else steps).split(batch):
+        for part in question(rows, 1 if task.cfg.pass_steps else steps).split(256):
             logits = model(part.to(device))[0]
             found.append(logits[:, 1:].argmax(-1).cpu().numpy())
     return np.concatenate(found)

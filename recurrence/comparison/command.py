@@ -48,7 +48,7 @@ class Comparison(ABC):
 
     @abstractmethod
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
-        """The steps of a run; the first one trains, and `validation` in its result is better if it is less.
+        """The steps of a run; the first one trains, and the less the `validation` in its result, the better.
 
         Args:
             row: what to train.

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from recurrence import count
 from recurrence.loop import named_loops
 
-# What a row is, and how a sentence about its difference to the looped model begins.
+# What a row is, and how a sentence that compares it with the looped model begins.
 ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
@@ -31,7 +31,7 @@ class Row:
     passes: int  # runs of blocks in one forward pass
     parameters: int  # stored, trainable
     operations: int  # multiply-accumulates of a forward pass over one example
-    megabytes: float  # size of its weights in float32
+    megabytes: float  # size of its state dict in float32, fixed tables included
     rate: float = math.nan  # learning rate, if it was tuned
     embedded: int = 0  # how many of the parameters belong to symbols: embeddings and an output layer of its own
 

@@ -101,7 +101,7 @@ def test_a_larger_size_needs_time_to_read_the_text(monkeypatch):
     ]
     assert [plan.updates for plan in chosen] == [2400, 4800, 4800]
     assert [plan.dropout for plan in chosen] == [0.1, 0.1, 0.1]
-    with pytest.raises(ValueError, match=r"^--minutes=0\.1: 48 updates fit in: must be at least 1$"):
+    with pytest.raises(ValueError, match=r"^--minutes=0\.1: time for 48 updates, fewer than 100: must be at least 1$"):
         start.choose(Path(), start.Plan("translation", 0.1))
     assert start.Plan("translation", 0.001).updates == 1  # fairseq's parser takes no 0
 
@@ -152,7 +152,9 @@ def test_bad_text_is_named_with_file_and_line(refused):
         "t.de:1: is also line 2 of v.de, the first of 1 such lines: remove them from the validation text, "
         "or the checkpoint would be chosen by what scores it"
     )
-    assert refused(good | test, *pair, "--test", "t.de") == "--test: must be 2 files, like the training text"
+    assert refused(good | test, *pair, "--test", "t.de") == "--test: must be two files, like the training text"
+    said = refused(good | test, "--text", "a.en", "--valid", "t.de", "t.en")
+    assert said == "--valid: must be one file, like the training text"
     assert refused({"a.txt": "x\n", "b.txt": "x\n"}, "--train", "a.txt", "b.txt") == (
         "--train a.txt b.txt: the names must end in two languages, as in train.de train.en"
     )
@@ -187,7 +189,7 @@ def test_pairs_that_are_too_long_are_left_out_and_copies_of_what_is_held_out_too
         path.write_text(lines([*(f"line {number}" for number in range(90)), *["same"] * 10, "x" * 1001]))
     corpus = start_corpus.read_corpus(paths, [], [])
     rows = corpus.sets
-    assert corpus.notes[0] == "train: 1 pairs with a sentence of over 1,000 characters are left out"
+    assert corpus.notes[0] == "train: pairs left out, with a sentence of over 1,000 characters: 1"
     assert [len(rows[name]) for name in ("test", "valid")] == [5, 4]
     assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
 
