@@ -1,17 +1,22 @@
-"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
+"""Search: n-gram blocking, diverse beams, limits on the length, an encoder without a removed fast path."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import DiverseBeamSearch, LexicallyConstrainedBeamSearch
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_repairs.replace import after, at_once, before, instead
+
+# Whether the length of a source includes its end, as in fairseq's main branch.
+COUNTS_END = "src_lengths" in SequenceGenerator._generate.__code__.co_consts
+UNLIKELY = -1e4  # a log-probability that half precision can hold
 
 
 def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
@@ -66,6 +71,46 @@ def keep_overlaps_of_each_sentence(
     elif sentences is not None:
         sentences = (sentences[:, None] == search.sentences).int().argmax(1)
     return advance(search, step, lprobs, scores, prefixes, sentences)
+
+
+@before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
+def require_least_length_beside_longer_prefixes(search: SequenceGenerator, *args, **kwargs) -> None:
+    """Lets `--min-len` act on a sentence whose prefix has ended, although another prefix of the batch goes on.
+
+    In fairseq it acts after the longest prefix only, so that the shorter ones may end too early. The method is replaced
+    in the object, because TorchScript compiles that of the class.
+    """
+    search._prefix_tokens = partial(_prefix_tokens, search)
+
+
+def _prefix_tokens(
+    search: SequenceGenerator,
+    step: int,
+    lprobs: Tensor,
+    scores: Tensor,
+    tokens: Tensor,
+    prefix_tokens: Tensor,
+    beam: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As fairseq's, for prefixes (B, longest) and log-probabilities (B x beam, symbols)."""
+    forced = type(search)._prefix_tokens(search, step, lprobs, scores, tokens, prefix_tokens, beam)
+    if step < search.min_len:
+        ended = prefix_tokens[:, step].eq(search.pad).repeat_interleave(beam)
+        forced[0][ended, search.eos] = float("-inf")
+    return forced
+
+
+@before(LengthConstrainedBeamSearch, "step")
+def match_words_of_source(search: LengthConstrainedBeamSearch, step: int, lprobs: Tensor, *args, **kwargs) -> None:
+    """Lets `--match-source-len` give as many words as the source has, in every hypothesis.
+
+    fairseq's main branch gives one more, for the end of the source; and where a longer sentence is in the batch, some
+    hypotheses miss their end and go on.
+    """
+    if COUNTS_END:
+        search.src_lengths = search.src_lengths - 1
+    last = step >= search.max_len_a * search.src_lengths + search.max_len_b
+    lprobs[last] += UNLIKELY  # fairseq then makes the end certain
 
 
 @before(LexicallyConstrainedBeamSearch, "init_constraints")
