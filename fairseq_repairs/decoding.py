@@ -10,6 +10,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor, nn
 
 from fairseq_repairs.replace import after, at_once, before, instead
@@ -133,6 +134,13 @@ def reject_steps_of_a_beam_search(generator: Any, task: FairseqTask, models: Any
         if getattr(args, option, False) and type(generator).__module__ == SequenceGenerator.__module__:
             flag = option.replace("_", "-")
             raise ValueError(f"--{flag}: only a task that refines its translations (translation_lev) has steps")
+
+
+@after(TranslationMultiSimpleEpochTask, "build_generator")
+def keep_symbols_of_languages(generator: Any, task: TranslationMultiSimpleEpochTask, *args, **kwargs) -> None:
+    """Lets `--keep-inference-langtok` act, which fairseq looks for among the options of the search."""
+    if getattr(task.args, "keep_inference_langtok", False) and isinstance(generator, SequenceGenerator):
+        generator.symbols_to_strip_from_output = {generator.eos}
 
 
 LAYER = transformer_layer.TransformerEncoderLayerBase
