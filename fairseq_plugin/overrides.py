@@ -4,11 +4,13 @@ fairseq ignores a name that a model or a search does not have.
 """
 
 import inspect
+import json
 from argparse import Namespace
 from dataclasses import fields
 from typing import Any
 
 from fairseq import checkpoint_utils, hub_utils, models, options
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
@@ -23,6 +25,8 @@ GIVEN: dict[str, str] = {}
 # Arguments of from_pretrained that are no options.
 OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
+OF_A_SEARCH = {spec.name for spec in fields(GenerationConfig)}
+NO_OPTION = "not an option of a search, such as lenpen or max_len_b"
 OF_A_CALL = {*inspect.signature(GeneratorHubInterface.generate).parameters}  # of `generate`, which has any other name
 
 
@@ -51,9 +55,8 @@ def _check_search(interface: GeneratorHubInterface, *unused, **given) -> None:
     """
     if not any(isinstance(model, ConfiguredModel) for model in interface.models):
         return
-    groups = _groups(interface.cfg)
-    for name in sorted(given.keys() - OF_A_CALL - groups["generation"].keys() - groups["task"].keys()):
-        raise ValueError(f"{name}={given[name]}: not an option of a search, such as lenpen or max_len_b")
+    for name in sorted(given.keys() - OF_A_CALL - OF_A_SEARCH - _groups(interface.cfg)["task"].keys()):
+        raise ValueError(f"{name}={given[name]}: {NO_OPTION}")
 
 
 def _groups(cfg: DictConfig) -> Any:
@@ -86,6 +89,15 @@ def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> 
     ours = _options_of(getattr(cfg, "_name", None))
     if ours is not None and isinstance(cfg, DictConfig) and not from_checkpoint:
         ours.reject_removed(cfg, ours.removed())
+
+
+@before(models, "build_model")
+def _check_validation(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+    """Raises ValueError for a name in the `--eval-bleu-args` of a new model that is no option of a search."""
+    if _options_of(getattr(cfg, "_name", None)) is not None and not from_checkpoint:
+        given = json.loads(getattr(getattr(task, "cfg", None), "eval_bleu_args", None) or "{}")
+        for name in sorted(set(given) - OF_A_SEARCH):
+            raise ValueError(f"--eval-bleu-args: {name}: {NO_OPTION}")
 
 
 def _options_of(arch: str | None) -> type[Options] | None:
