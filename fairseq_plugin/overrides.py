@@ -1,13 +1,17 @@
-"""Options that would have no effect are rejected: those in `--model-overrides` and in configurations.
+"""Options that would have no effect are rejected: those in `--model-overrides`, in configurations and in Python.
 
-fairseq ignores a name that a model does not have.
+fairseq ignores a name that a model or a search does not have.
 """
 
+import inspect
+import json
 from argparse import Namespace
 from dataclasses import fields
 from typing import Any
 
 from fairseq import checkpoint_utils, hub_utils, models, options
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +25,9 @@ GIVEN: dict[str, str] = {}
 # Arguments of from_pretrained that are no options.
 OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
+OF_A_SEARCH = {spec.name for spec in fields(GenerationConfig)}
+NO_OPTION = "not an option of a search, such as lenpen or max_len_b"
+OF_A_CALL = {*inspect.signature(GeneratorHubInterface.generate).parameters}  # of `generate`, which has any other name
 
 
 @after(options, "parse_args_and_arch")
@@ -40,11 +47,28 @@ def _note_arguments(*unused, **given) -> None:
     GIVEN.update({name: name for name in given.keys() - OF_THE_HUB - of_text})
 
 
+@before(GeneratorHubInterface, "generate")
+def _check_search(interface: GeneratorHubInterface, *unused, **given) -> None:
+    """Raises ValueError for an argument of `translate`, `sample`, `score` or `generate` that is no option of a search.
+
+    Those of the task are left to it.
+    """
+    if not any(isinstance(model, ConfiguredModel) for model in interface.models):
+        return
+    for name in sorted(given.keys() - OF_A_CALL - OF_A_SEARCH - _groups(interface.cfg)["task"].keys()):
+        raise ValueError(f"{name}={given[name]}: {NO_OPTION}")
+
+
+def _groups(cfg: DictConfig) -> Any:
+    """The groups of a configuration, as dictionaries; None for an empty one."""
+    groups: Any = OmegaConf.to_container(cfg)
+    return {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
+
+
 @before(checkpoint_utils, "overwrite_args_by_name")
 def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
     """Raises ValueError for a name that the model does not have, or no longer has."""
-    groups: Any = OmegaConf.to_container(cfg)
-    groups = {name: vars(group) if isinstance(group, Namespace) else group for name, group in groups.items()}
+    groups = _groups(cfg)
     model = groups.get("model") or {}
     arch = model.get("arch") or model.get("_name")
     ours = _options_of(arch)
@@ -65,6 +89,15 @@ def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> 
     ours = _options_of(getattr(cfg, "_name", None))
     if ours is not None and isinstance(cfg, DictConfig) and not from_checkpoint:
         ours.reject_removed(cfg, ours.removed())
+
+
+@before(models, "build_model")
+def _check_validation(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
+    """Raises ValueError for a name in the `--eval-bleu-args` of a new model that is no option of a search."""
+    if _options_of(getattr(cfg, "_name", None)) is not None and not from_checkpoint:
+        given = json.loads(getattr(getattr(task, "cfg", None), "eval_bleu_args", None) or "{}")
+        for name in sorted(set(given) - OF_A_SEARCH):
+            raise ValueError(f"--eval-bleu-args: {name}: {NO_OPTION}")
 
 
 def _options_of(arch: str | None) -> type[Options] | None:

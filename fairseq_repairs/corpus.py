@@ -136,11 +136,16 @@ def resume_with_same_dictionaries(
 
 
 @before(SequenceGenerator, "__init__")
-def require_same_symbols_of_fusion(search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, **kwargs) -> None:
+def require_same_symbols_of_fusion(
+    search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, lm_weight=1.0, **kwargs
+) -> None:
     """Rejects a model (`--lm-path`) that is none of language, or whose dictionary is not that of the target.
 
-    fairseq adds up the scores of symbols that only have the same number.
+    fairseq adds up the scores of symbols that only have the same number. Without `--lm-weight`, it multiplies those of
+    the language model by 0; a warning says so.
     """
+    if lm_model is not None and lm_weight == 0:
+        logger.warning("--lm-path: the language model has no effect with --lm-weight 0, the default")
     if lm_model is not None and hasattr(lm_model, "encoder"):
         raise ValueError("--lm-path: must be a language model, without an encoder")
     known = getattr(getattr(lm_model, "decoder", None), "dictionary", tgt_dict)

@@ -1,17 +1,23 @@
-"""Search: n-gram blocking, diverse beams, an encoder without a removed fast path."""
+"""Search: n-gram blocking, diverse beams, limits on the length, an encoder without a removed fast path."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from fairseq.modules import transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import DiverseBeamSearch, LexicallyConstrainedBeamSearch
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor, nn
 
 from fairseq_repairs.replace import after, at_once, before, instead
+
+# Whether the length of a source includes its end, as in fairseq's main branch.
+COUNTS_END = "src_lengths" in SequenceGenerator._generate.__code__.co_consts
+UNLIKELY = -1e4  # a log-probability that half precision can hold
 
 
 def _no_repeat_ngram(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
@@ -68,6 +74,46 @@ def keep_overlaps_of_each_sentence(
     return advance(search, step, lprobs, scores, prefixes, sentences)
 
 
+@before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
+def require_least_length_beside_longer_prefixes(search: SequenceGenerator, *args, **kwargs) -> None:
+    """Lets `--min-len` act on a sentence whose prefix has ended, although another prefix of the batch goes on.
+
+    In fairseq it acts after the longest prefix only, so that the shorter ones may end too early. The method is replaced
+    in the object, because TorchScript compiles that of the class.
+    """
+    search._prefix_tokens = partial(_prefix_tokens, search)
+
+
+def _prefix_tokens(
+    search: SequenceGenerator,
+    step: int,
+    lprobs: Tensor,
+    scores: Tensor,
+    tokens: Tensor,
+    prefix_tokens: Tensor,
+    beam: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As fairseq's, for prefixes (B, longest) and log-probabilities (B x beam, symbols)."""
+    forced = type(search)._prefix_tokens(search, step, lprobs, scores, tokens, prefix_tokens, beam)
+    if step < search.min_len:
+        ended = prefix_tokens[:, step].eq(search.pad).repeat_interleave(beam)
+        forced[0][ended, search.eos] = float("-inf")
+    return forced
+
+
+@before(LengthConstrainedBeamSearch, "step")
+def match_words_of_source(search: LengthConstrainedBeamSearch, step: int, lprobs: Tensor, *args, **kwargs) -> None:
+    """Lets `--match-source-len` give as many words as the source has, in every hypothesis.
+
+    fairseq's main branch gives one more, for the end of the source; and where a longer sentence is in the batch, some
+    hypotheses miss their end and go on.
+    """
+    if COUNTS_END:
+        search.src_lengths = search.src_lengths - 1
+    last = step >= search.max_len_a * search.src_lengths + search.max_len_b
+    lprobs[last] += UNLIKELY  # fairseq then makes the end certain
+
+
 @before(LexicallyConstrainedBeamSearch, "init_constraints")
 def name_missing_constraints(search: LexicallyConstrainedBeamSearch, batch_constraints: Any, beam_size: int) -> None:
     """Says which command reads the words of `--constraints`; fairseq fails with a TypeError (issues 4332, 3210)."""
@@ -88,6 +134,13 @@ def reject_steps_of_a_beam_search(generator: Any, task: FairseqTask, models: Any
         if getattr(args, option, False) and type(generator).__module__ == SequenceGenerator.__module__:
             flag = option.replace("_", "-")
             raise ValueError(f"--{flag}: only a task that refines its translations (translation_lev) has steps")
+
+
+@after(TranslationMultiSimpleEpochTask, "build_generator")
+def keep_symbols_of_languages(generator: Any, task: TranslationMultiSimpleEpochTask, *args, **kwargs) -> None:
+    """Lets `--keep-inference-langtok` act, which fairseq looks for among the options of the search."""
+    if getattr(task.args, "keep_inference_langtok", False) and isinstance(generator, SequenceGenerator):
+        generator.symbols_to_strip_from_output = {generator.eos}
 
 
 LAYER = transformer_layer.TransformerEncoderLayerBase

@@ -145,6 +145,14 @@ def _longest_source(max_positions: Any) -> int | None:
     return max_positions[0] if isinstance(max_positions, tuple | list) else max_positions
 
 
+@instead(GeneratorHubInterface, "generate")
+def pass_on_every_argument(generate: Callable, interface: GeneratorHubInterface, tokenized_sentences: Any, *args, **kw):
+    """Lets `prefix_allowed_tokens_fn` and `inference_step_args` act on a single sentence; fairseq leaves them out."""
+    if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
+        return generate(interface, [tokenized_sentences], *args, **kw)[0]
+    return generate(interface, tokenized_sentences, *args, **kw)
+
+
 @after(GeneratorHubInterface, "binarize")
 def warn_in_hub_interface(tokens: Tensor, interface: GeneratorHubInterface, sentence: str) -> None:
     """Lets the hub interface warn about unsegmented sentences, as fairseq-interactive does."""

@@ -203,3 +203,13 @@ def test_criterions_of_other_models_are_rejected(kind):
     criterion = f"label_smoothed_cross_entropy_with_{kind}"
     with pytest.raises(ValueError, match=f"^--criterion={criterion}: "):
         check_task(Namespace(criterion=criterion), None)
+
+
+def test_a_name_in_the_arguments_of_bleu_that_is_no_option_of_a_search_is_rejected():
+    """fairseq ignores it."""
+    task = models.task()
+    task.cfg.eval_bleu_args = '{"beam": 2, "max_len_b": 9}'
+    models.tiny("cycle", on=task)
+    task.cfg.eval_bleu_args = '{"beam": 2, "max-len-b": 9}'
+    with pytest.raises(ValueError, match="^--eval-bleu-args: max-len-b: not an option of a search"):
+        models.tiny("cycle", on=task)

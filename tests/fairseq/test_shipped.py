@@ -37,6 +37,16 @@ def test_an_argument_that_is_no_option_is_rejected():
         RingFormer.from_pretrained(NAMES[0], **known, decoder_layer=2)
 
 
+def test_an_argument_of_a_call_that_is_no_option_is_rejected():
+    """fairseq ignores it."""
+    hub = RingFormer.from_pretrained(NAMES[0])
+    assert hub.translate("word", beam=2, lenpen=0.5, max_len_a=0, max_len_b=2, left_pad_source=True) == "W ER"
+    with pytest.raises(ValueError, match="^max_len=2: not an option of a search"):
+        hub.translate("word", max_len=2)
+    with pytest.raises(ValueError, match="^num_beams=2: not an option of a search"):
+        hub.generate(hub.encode("word"), num_beams=2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_its_files_are_small_and_tell_no_path(name):
     state = load_safely(WEIGHTS / name / "model.pt")

@@ -160,6 +160,15 @@ def test_names_of_numpy_are_restored_in_fairseq_only():
     assert not hasattr(np, "int")
 
 
+def test_a_language_model_without_weight_is_warned_of(said):
+    words = upstream.dictionary(19)
+    model, lm = upstream.built("transformer", words), upstream.built("transformer_lm", words)
+    for lm_weight in (0.5, 0.0):
+        assert "--lm-weight" not in said.text
+        SequenceGenerator([model], words, lm_model=lm, lm_weight=lm_weight)
+    assert "--lm-path: the language model has no effect with --lm-weight 0, the default" in said.text
+
+
 def test_a_language_model_of_other_symbols_is_not_fused_nor_one_that_translates():
     words, other = upstream.dictionary(19), Dictionary()
     for symbol in reversed(words.symbols[words.nspecial :]):

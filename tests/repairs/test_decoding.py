@@ -1,10 +1,12 @@
-"""Search: blocked n-grams, and diverse beams."""
+"""Search: blocked n-grams, diverse beams, and limits on the length."""
+
+from functools import partial
 
 import pytest
 import torch
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import DiverseBeamSearch
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 
 import fairseq_repairs  # noqa: F401
 from tests.support import upstream
@@ -47,24 +49,68 @@ class TestNgrams:
         assert found[1].isneginf().nonzero().tolist() == [[6]]
 
 
-def test_diverse_beams_of_a_sentence_are_those_that_it_has_alone():
-    words = upstream.dictionary(23)
-    model = upstream.built("transformer", words)
-    model.decoder.output_projection.weight.data[words.eos()] *= 2  # so that some end before others
-    strategy = DiverseBeamSearch(words, num_groups=2, diversity_strength=0.5)
-    search = SequenceGenerator([model], words, beam_size=4, max_len_b=12, search_strategy=strategy)
-    chance, rows = torch.Generator().manual_seed(0), []
-    for length in (5, 2, 7, 4):
-        rows.append([*torch.randint(words.nspecial, 23, (length,), generator=chance).tolist(), words.eos()])
+class TestBatch:
+    """A sentence has the hypotheses that it has alone."""
 
-    def generate(chosen: list[list[int]], numbers: list[int]) -> list:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def words():
+        return upstream.dictionary(23)
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def model(words):
+        model = upstream.built("transformer", words)
+        model.decoder.output_projection.weight.data[words.eos()] *= 2  # so that some end before others
+        return model
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def rows(words) -> list[list[int]]:
+        chance = torch.Generator().manual_seed(0)
+        lengths = (5, 2, 7, 4)
+        return [
+            [*torch.randint(words.nspecial, 23, (length,), generator=chance).tolist(), words.eos()]
+            for length in lengths
+        ]
+
+    @staticmethod
+    def generate(search: SequenceGenerator, rows: list[list[int]], numbers: list[int], prefix=None) -> list:
         """The hypotheses of sentences with these numbers in the corpus."""
-        longest = max(map(len, chosen))
-        tokens = torch.tensor([[words.pad()] * (longest - len(row)) + row for row in chosen])
-        source = {"src_tokens": tokens, "src_lengths": torch.tensor(list(map(len, chosen)))}
-        found = search.generate([], {"id": torch.tensor(numbers), "net_input": source})
+        longest = max(map(len, rows))
+        tokens = torch.tensor([[search.pad] * (longest - len(row)) + row for row in rows])
+        source = {"src_tokens": tokens, "src_lengths": torch.tensor(list(map(len, rows)))}
+        found = search.generate([], {"id": torch.tensor(numbers), "net_input": source}, prefix_tokens=prefix)
         return [[(one["tokens"].tolist(), round(float(one["score"]), 3)) for one in beams] for beams in found]
 
-    together = generate(rows, [2, 0, 9, 1])
-    assert len({len(beams[0][0]) for beams in together}) > 1
-    assert together == [generate([row], [0])[0] for row in rows]
+    def test_diverse_beams(self, model, words, rows):
+        strategy = DiverseBeamSearch(words, num_groups=2, diversity_strength=0.5)
+        search = SequenceGenerator([model], words, beam_size=4, max_len_b=12, search_strategy=strategy)
+        together = self.generate(search, rows, [2, 0, 9, 1])
+        assert len({len(beams[0][0]) for beams in together}) > 1
+        assert together == [self.generate(search, [row], [0])[0] for row in rows]
+
+    @pytest.mark.parametrize(
+        "kind", [SequenceGenerator, partial(SequenceGeneratorWithAlignment, left_pad_target=False)]
+    )
+    def test_the_least_length_beside_longer_prefixes(self, model, words, rows, kind):
+        search = kind([model], words, beam_size=4, max_len_b=12, min_len=6)
+        prefixes, pad = [[5, 6, 7, 8, 9], [5], [], [5, 6]], words.pad()
+        given = torch.tensor([prefix + [pad] * (5 - len(prefix)) for prefix in prefixes])
+        together = self.generate(search, rows, [0, 1, 2, 3], given)
+        alone = [
+            self.generate(search, [row], [0], torch.tensor([prefix], dtype=torch.long))[0]
+            for row, prefix in zip(rows, prefixes)
+        ]
+        assert together == alone
+        assert min(len(tokens) for beams in together for tokens, _ in beams) == 1 + 6  # with the end of the sentence
+
+    def test_as_many_words_as_the_source_has(self, model, words, rows):
+        strategy = LengthConstrainedBeamSearch(words, 1, 0, 1, 0)  # as of --match-source-len
+        search = SequenceGenerator([model], words, beam_size=4, match_source_len=True, search_strategy=strategy)
+        together = self.generate(search, rows, [0, 1, 2, 3])
+        assert [[len(tokens) for tokens, _ in beams] for beams in together] == [[len(row)] * 4 for row in rows]
+        assert together == [self.generate(search, [row], [0])[0] for row in rows]
+        prefix = torch.tensor([[5]] * 2)  # which leaves one hypothesis of a single word
+        found = self.generate(search, [rows[0], [7, words.eos()]], [0, 1], prefix)
+        assert [len(beams[0][0]) for beams in found] == [len(rows[0]), 2]

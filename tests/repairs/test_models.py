@@ -19,6 +19,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.token_generation_constraints import pack_constraints
 
 from fairseq_repairs import audio
+from fairseq_repairs.replace import in_groups
 from tests.support import cli, upstream
 from tests.support.states import trained_tensors
 
@@ -135,6 +136,16 @@ def test_the_hub_interface_takes_packed_constraints(trained_once):
     assert "vier" in hub.decode(best["tokens"])
 
 
+def test_a_single_sentence_of_the_hub_interface_has_every_argument(trained_once):
+    data, path = trained_once("transformer")
+    hub = TransformerModel.from_pretrained(str(path.parent), path.name, str(data))
+    allowed = [hub.tgt_dict.index("vier"), hub.tgt_dict.eos()]
+    given = dict(prefix_allowed_tokens_fn=lambda batch, tokens: allowed, min_len=3, max_len_b=3)
+    assert hub.decode(hub.generate(hub.encode("one two"), **given)[0]["tokens"]) == "vier vier vier"
+    given = dict(inference_step_args=dict(prefix_tokens=torch.tensor([[hub.tgt_dict.index("vier")]])), max_len_b=4)
+    assert hub.decode(hub.generate(hub.encode("one two"), **given)[0]["tokens"]).startswith("vier")
+
+
 def test_shards_are_the_parts_of_a_set(trained_once):
     data, path = trained_once("transformer")
     shards = ("--max-len-b", "4", "--num-shards", "2", "--shard-id")
@@ -176,6 +187,18 @@ class TestMultilingual:
             with nullcontext() if expected else pytest.raises(AttributeError, match="generate"):  # without a search
                 ((found,),) = task.inference_step(None, [], batch)
                 assert found["tokens"].tolist() == [eos]
+
+    @pytest.mark.parametrize("keep", [[], ["--keep-inference-langtok"]])
+    def test_the_symbol_of_a_language_is_kept_on_request(self, keep, data):
+        words = [data["text"], "--task=translation_multi_simple_epoch", "--lang-pairs=en-de", "--langs=en,de"]
+        words += ["--source-lang=en", "--target-lang=de", "--decoder-langtok", *keep]
+        args = options.parse_args_and_arch(options.get_generation_parser(), list(map(str, words)))
+        task = tasks.setup_task(args)
+        search = task.build_generator(
+            [upstream.built("transformer", task.target_dictionary)], in_groups(args).generation
+        )
+        symbol = task.target_dictionary.index("__de__")
+        assert search.symbols_to_strip_from_output == {search.eos, *([] if keep else [symbol])}
 
     def test_a_language_s_dictionary_in_another_order_is_rejected(self, trained_once):
         data, path = trained_once("multilingual_transformer")
