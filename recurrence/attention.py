@@ -43,9 +43,8 @@ class Attention(nn.Module):
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
             y = self.dropout(weights) @ v
         else:
-            inputs = (q, k, v, q if bias is None else bias)
-            duals = [each for each in inputs if forward_ad.unpack_dual(each).tangent is not None]
-            restricted = isinstance(q, Tensor) and (func_is_active() or duals or q.is_cuda)
+            differentiated = func_is_active() or forward_ad.unpack_dual(q).tangent is not None
+            restricted = isinstance(q, Tensor) and (differentiated or q.is_cuda)
             with attention_kernels(q) if restricted else nullcontext():
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
         return self.out(y.transpose(1, 2).flatten(2))
