@@ -19,9 +19,10 @@ import numpy as np
 import safetensors.torch
 from PIL import Image
 from timm.data import auto_augment, dataset
-from timm.data.readers import reader_image_folder, reader_wds
+from timm.data.readers import reader_image_folder, reader_image_in_tar, reader_image_tar, reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
+from timm.utils.misc import natural_key
 from torch import Tensor
 
 from recurrence import files
@@ -34,7 +35,7 @@ REMEDY = f"remove what is damaged, or set {SKIPPING}=10 to use the next image in
 
 def apply() -> None:
     """Apply every fix."""
-    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, black_images, checkpoint_errors):
+    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, black_images, checkpoint_errors, class_order):
         repair()
 
 
@@ -191,6 +192,19 @@ def black_images() -> None:
 
 def _posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
     return auto_augment.posterize(image, bits) if bits else image.point(lambda _: 0)
+
+
+def class_order() -> None:
+    """Order classes and images whose names timm takes for equal, such as A and a, or 1 and 01, by their characters.
+
+    timm leaves such classes in the order of a set: two programs, or two processes of torchrun, label them differently.
+    """
+    for reader in (reader_image_folder, reader_image_tar, reader_image_in_tar):
+        reader.natural_key = _total_key
+
+
+def _total_key(name: str) -> tuple[list[int | str], str]:
+    return natural_key(name), name
 
 
 def reject_unreadable_images() -> None:
