@@ -13,14 +13,19 @@ from torch import nn
 
 from recurrence.errors import misfit
 from timm_plugin._config import near
-from timm_plugin.checkpoints import options_in
+from timm_plugin.checkpoints import options_in, trained_with
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.folders import different_classes
-from timm_plugin.training.options import DEPTH, reject
+from timm_plugin.training.options import DEPTH, OptionError, reject
 
 
-def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
+def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
     """Builds the "model" or the "teacher", at --img-size if its constructor takes a size.
+
+    Args:
+        option: which of the two.
+        args: of the trainer.
+        **settings: arguments of the constructor, where the options have none.
 
     Raises:
         OptionError: the constructor rejects an argument, or the weights or the images do not fit the model.
@@ -33,7 +38,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs["img_size"] = args.img_size
     try:
-        model = timm.create_model(name, **settings, **kwargs)
+        model = timm.create_model(name, **{**settings, **kwargs})
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
@@ -75,25 +80,41 @@ def origin(args: argparse.Namespace, model: nn.Module) -> str:
 def load_teacher(args: argparse.Namespace) -> nn.Module:
     """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
 
+    It has the options of its training, unless --teacher-kwargs has others.
+
     Raises:
         OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for other classes.
     """
-    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
-    classes = teacher.pretrained_cfg["num_classes"]
-    if not args.teacher_checkpoint and classes != args.num_classes:  # timm has drawn it a new classifier
-        rule = f"its weights are for {classes} classes, the images have {args.num_classes}: needs --teacher-checkpoint"
-        reject("teacher", args.teacher, rule)
     if args.teacher_checkpoint:
-        try:
-            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
-            trained = options_in(Path(args.teacher_checkpoint))
-        except (RuntimeError, ValueError) as error:
-            reject("teacher_checkpoint", args.teacher_checkpoint, misfit(error) or " ".join(str(error).split()))
-        names = getattr(trained, "label_names", None) or args.label_names
-        if difference := different_classes(args.label_names, names):
-            reject("teacher_checkpoint", args.teacher_checkpoint, f"must have the images' classes: {difference}")
-        seen = {key: value for key in ("mean", "std") if (value := getattr(trained, key, None))}
-        teacher.pretrained_cfg = {**teacher.pretrained_cfg, **seen}  # timm's tasks normalise its images by these
+        return _trained_teacher(args)
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=True)
+    config = teacher.pretrained_cfg
+    rule = None
+    if config["num_classes"] != args.num_classes:  # timm has drawn it a new classifier
+        rule = f"its weights are for {config['num_classes']} classes, the images have {args.num_classes}"
+    elif difference := different_classes(args.label_names, config.get("label_names") or args.label_names):
+        rule = f"its weights must be for the images' classes: {difference}"
+    if rule:
+        reject("teacher", args.teacher, f"{rule}: needs --teacher-checkpoint")
+    return teacher
+
+
+def _trained_teacher(args: argparse.Namespace) -> nn.Module:
+    path = Path(args.teacher_checkpoint)
+    try:
+        trained = options_in(path)
+        settings = {name: value for name, value in trained_with(args.teacher, trained).items() if name != "img_size"}
+        teacher = build("teacher", args, **{**settings, "num_classes": args.num_classes})
+        timm.models.load_checkpoint(teacher, str(path))
+    except OptionError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        reject("teacher_checkpoint", path, misfit(error) or " ".join(str(error).split()))
+    names = getattr(trained, "label_names", None) or args.label_names
+    if difference := different_classes(args.label_names, names):
+        reject("teacher_checkpoint", path, f"must have the images' classes: {difference}")
+    seen = {key: value for key in ("mean", "std") if (value := getattr(trained, key, None))}
+    teacher.pretrained_cfg = {**teacher.pretrained_cfg, **seen}  # timm's tasks normalise its images by these
     return teacher
 
 

@@ -144,7 +144,7 @@ def _model(command_line: argparse.ArgumentParser) -> None:
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
-    add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor")
+    add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor (default: as in its training)")
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
     add(
         "--distillation",
