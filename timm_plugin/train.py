@@ -99,6 +99,8 @@ class Trainer:
         utils.random_seed(args.seed << 16)
         *sets, args.label_names = datasets(args)
         self.sets, args.num_classes = sets, len(args.label_names)
+        if args.num_classes < 2:
+            reject("train_split", args.train_split, f"must have at least two classes, not only {args.label_names[0]}")
         with weights_not_found() as missing:
             self.model = model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)

@@ -154,6 +154,24 @@ def test_what_a_folder_leaves_out_is_named(damaged):
     assert sum(map(sum, halves)) == 1
 
 
+def test_folders_within_classes_are_named(images, tmp_path):
+    """timm takes the last name for the class, so that those of two classes are joined."""
+    for place in ("cat/side", "dog/side", "dog", ""):
+        shutil.copytree(images / "train" / "red", tmp_path / "train" / place, dirs_exist_ok=True)
+    found = timm.data.create_dataset("", tmp_path, "train")
+    assert set(found.reader.class_to_idx) == {"", "dog", "side"}
+    places = "., cat/side, dog/side"
+    rule = "images that are not in ROOT/CLASS, whose class is the last name of"
+    assert left_out(found) == [f"{tmp_path}/train: {rule}: {places}"]
+
+
+def test_one_class_is_not_trained(images, tmp_path, rejected):
+    for split in ("train", "val"):
+        shutil.copytree(images / split / "red", tmp_path / split / "red")
+    error = rejected(train_image.main, *flags(tmp_path, tmp_path / "run"))
+    assert "--train-split train: must have at least two classes, not only red" in error
+
+
 def test_skipped_images_are_not_looked_for(damaged, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "Image", Image)  # which our programs replace
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "10")
