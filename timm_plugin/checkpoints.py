@@ -71,11 +71,13 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
     if options.img_size:
         given["input_size"] = (getattr(model, "in_chans", 3), options.img_size, options.img_size)
-    model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
+    given = {key: value for key, value in given.items() if value}
+    given |= {f"test_{key}": None for key in ("input_size", "crop_pct") if key in given}  # those of other weights
     names = getattr(options, "label_names", None)
     if names is not None and len(names) != model.num_classes:
         raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
-    model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
+    # In place, as timm has the same dictionary as `default_cfg`, too.
+    model.pretrained_cfg.update(given, num_classes=model.num_classes, label_names=names)
     return model
 
 
