@@ -168,10 +168,11 @@ def grey_images() -> None:
     """Convert 16-bit greys to the nearest of 8 bits where RGB or L is asked for; PIL turns all above 255 white."""
     for reader in (dataset, reader_wds):
         if isinstance(reader.Image, ModuleType):
-            reader.Image = SimpleNamespace(open=_open)  # the only name of PIL's module that they use
+            reader.Image = SimpleNamespace(open=open_image)  # the only name of PIL's module that they use
 
 
-def _open(file: Any, *args, **kwargs) -> Image.Image:
+def open_image(file: Any, *args, **kwargs) -> Image.Image:
+    """What `PIL.Image.open` gives, whose `convert` reads greys of 16 bits as the image trainer does."""
     image = Image.open(file, *args, **kwargs)
     # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
     if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
@@ -230,7 +231,7 @@ def _open_regular(path: str, *args, **kwargs) -> Any:
 def _open_and_read(file: Any, *args, **kwargs) -> Image.Image:
     """Opens an image and reads all of it. timm catches an OSError, but no ValueError."""
     try:
-        image = _open(file, *args, **kwargs)
+        image = open_image(file, *args, **kwargs)
         image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         name = getattr(file, "name", file)

@@ -165,6 +165,11 @@ def test_greys_of_16_bits_become_8_unless_16_are_asked_for(greys, mode):
     assert pixels.tolist() == (EIGHT_BITS if mode in ("L", "RGB") else GREYS.tolist())
 
 
+def test_one_file_is_opened_as_the_trainer_reads_it(greys):
+    (file,) = (greys / "class").iterdir()
+    assert np.asarray(repairs.open_image(file).convert("RGB"))[..., 0].tolist() == EIGHT_BITS
+
+
 def test_greys_of_32_bits_are_converted_as_ever(tmp_path):
     (tmp_path / "class").mkdir()
     Image.fromarray(np.array([[7, -3, 300]], dtype=np.int32)).save(tmp_path / "class" / "0.png", "tiff")
