@@ -52,15 +52,17 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         saved = metadata.get("arch")
         unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
         raise ValueError(f"--model: must name the model of {path}, which {unknown}")
-    model = _with_weights(path, name, {**_trained_with(name, options), **kwargs}, checkpoint_path=str(path))
+    model = _with_weights(path, name, {**trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
     if options.img_size:
         given["input_size"] = (getattr(model, "in_chans", 3), options.img_size, options.img_size)
-    model.pretrained_cfg = {**model.pretrained_cfg, **{key: value for key, value in given.items() if value}}
+    given = {key: value for key, value in given.items() if value}
+    given |= {f"test_{key}": None for key in ("input_size", "crop_pct") if key in given}  # those of other weights
     names = getattr(options, "label_names", None)
     if names is not None and len(names) != model.num_classes:
         raise ValueError(f"{path}: label_names: must be {model.num_classes} names, one a class, not {len(names)}")
-    model.pretrained_cfg |= dict(num_classes=model.num_classes, label_names=names)
+    # In place, as timm has the same dictionary as `default_cfg`, too.
+    model.pretrained_cfg.update(given, num_classes=model.num_classes, label_names=names)
     return model
 
 
@@ -149,7 +151,7 @@ def names_source(argument: str) -> bool:
     return argument.startswith("pretrained") or argument in ("checkpoint_path", "cache_dir")
 
 
-def _trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The model's arguments among the options of a trainer, ours or timm's train.py.
 
     Not the files or addresses from which a fine-tuning took its first weights, and none that only steered the training.

@@ -19,9 +19,10 @@ import numpy as np
 import safetensors.torch
 from PIL import Image
 from timm.data import auto_augment, dataset
-from timm.data.readers import reader_image_folder, reader_wds
+from timm.data.readers import reader_image_folder, reader_image_in_tar, reader_image_tar, reader_wds
 from timm.models import _helpers
 from timm.utils.checkpoint_saver import CheckpointSaver
+from timm.utils.misc import natural_key
 from torch import Tensor
 
 from recurrence import files
@@ -34,7 +35,7 @@ REMEDY = f"remove what is damaged, or set {SKIPPING}=10 to use the next image in
 
 def apply() -> None:
     """Apply every fix."""
-    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, black_images, checkpoint_errors):
+    for repair in (atomic_checkpoints, ranked_checkpoints, grey_images, black_images, checkpoint_errors, class_order):
         repair()
 
 
@@ -167,10 +168,11 @@ def grey_images() -> None:
     """Convert 16-bit greys to the nearest of 8 bits where RGB or L is asked for; PIL turns all above 255 white."""
     for reader in (dataset, reader_wds):
         if isinstance(reader.Image, ModuleType):
-            reader.Image = SimpleNamespace(open=_open)  # the only name of PIL's module that they use
+            reader.Image = SimpleNamespace(open=open_image)  # the only name of PIL's module that they use
 
 
-def _open(file: Any, *args, **kwargs) -> Image.Image:
+def open_image(file: Any, *args, **kwargs) -> Image.Image:
+    """What `PIL.Image.open` gives, whose `convert` reads greys of 16 bits as the image trainer does."""
     image = Image.open(file, *args, **kwargs)
     # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
     if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
@@ -191,6 +193,19 @@ def black_images() -> None:
 
 def _posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
     return auto_augment.posterize(image, bits) if bits else image.point(lambda _: 0)
+
+
+def class_order() -> None:
+    """Order classes and images whose names timm takes for equal, such as A and a, or 1 and 01, by their characters.
+
+    timm leaves such classes in the order of a set: two programs, or two processes of torchrun, label them differently.
+    """
+    for reader in (reader_image_folder, reader_image_tar, reader_image_in_tar):
+        reader.natural_key = _total_key
+
+
+def _total_key(name: str) -> tuple[list[int | str], str]:
+    return natural_key(name), name
 
 
 def reject_unreadable_images() -> None:
@@ -216,7 +231,7 @@ def _open_regular(path: str, *args, **kwargs) -> Any:
 def _open_and_read(file: Any, *args, **kwargs) -> Image.Image:
     """Opens an image and reads all of it. timm catches an OSError, but no ValueError."""
     try:
-        image = _open(file, *args, **kwargs)
+        image = open_image(file, *args, **kwargs)
         image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         name = getattr(file, "name", file)

@@ -379,6 +379,8 @@ class SReT(ImageModel):
         self.patch_embed.set_input_size(img_size)
         self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
         for number, (stage, (height, width)) in enumerate(zip(self.stages, sizes)):
+            if stage.grid == (height, width):  # keeps the permutations, which may be those of a checkpoint
+                continue
             slices = self.config.slices(number, height * width)
             stage.grid = (height, width)
             for index, own in enumerate(stage.loop.own):

@@ -48,7 +48,7 @@ from timm_plugin import repairs
 from timm_plugin._model import ImageModel
 from timm_plugin._saved import is_literal, options_of
 from timm_plugin.checkpoints import MALFORMED, metadata_of
-from timm_plugin.training.build import build, make_task, origin
+from timm_plugin.training.build import build, make_task, origin, weights_not_found
 from timm_plugin.training.data import datasets, make_loaders
 from timm_plugin.training.files import last_checkpoint, one_line, record
 from timm_plugin.training.folders import different_classes, left_out, listed, unreadable
@@ -100,7 +100,10 @@ class Trainer:
         utils.random_seed(args.seed << 16)
         *sets, args.label_names = datasets(args)
         self.sets, args.num_classes = sets, len(args.label_names)
-        self.model = model = build("model", args, num_classes=args.num_classes).to(device)
+        if args.num_classes < 2:
+            reject("train_split", args.train_split, f"must have at least two classes, not only {args.label_names[0]}")
+        with weights_not_found() as missing:
+            self.model = model = build("model", args, num_classes=args.num_classes).to(device)
         self.task = make_task(args, model, device)
         self.train_loader, self.val_loader = make_loaders(args, model, sets, device)
         # Per epoch; leftover batches that do not fill an update are skipped.
@@ -129,7 +132,7 @@ class Trainer:
             self.task.compile()
         counts = f"{len(sets[0]):,} images of --train-split {args.train_split} and {len(sets[1]):,} of {args.val_split}"
         logger.info(f"{args.data}: {args.num_classes:,} classes, {listed(args.label_names)}; {counts}")
-        logger.info(f"{args.model}: {stored(model):,} stored parameters, {origin(args, model)}")
+        logger.info(f"{args.model}: {stored(model):,} stored parameters, {origin(args, model, missing)}")
         if args.rank == 0:
             for line in chain(*map(left_out, sets)):
                 logger.warning(line)

@@ -37,7 +37,8 @@ class PixelClassificationConfig(FairseqDataclass):
 class PixelClassificationTask(AnswerTask):
     """Classifies images of one size by a language model's output at the last pixel.
 
-    The subset `train` is the training images; every other subset is the test images.
+    The subset `train` is the training images, `valid` those in val, and every other subset those in test. If the folder
+    has only one of val and test, as CIFAR-10, it is both.
 
     Raises:
         ValueError: if the folder holds no such images, or the images differ in size.
@@ -60,9 +61,9 @@ class PixelClassificationTask(AnswerTask):
 
     def load_dataset(self, split: str, **unused) -> None:
         """Loads the images of a subset. Raises ValueError if their classes are not those of the training images."""
-        images = load_images(self.cfg.data, "train" if split == "train" else "test")
+        images = load_images(self.cfg.data, split)
         if images.classes != self.class_names:
-            raise ValueError(f"data={self.cfg.data}: the classes in test must be those in train")
+            raise ValueError(f"data={self.cfg.data}: the classes in {split} must be those in train")
         self.datasets[split] = AnswerDataset(
             len(images),
             self.args.tokens_per_sample,
@@ -85,8 +86,12 @@ class PixelClassificationTask(AnswerTask):
         return pixels, target
 
 
+FOLDERS = {"train": ["train"], "valid": ["val", "test"]}  # where the images of a subset are, the first that is there
+OF_OTHERS = ["test", "val"]  # of any other subset
+
+
 def load_images(folder: str, split: str):
-    """torchvision's data set of (image, class), split "train" or "test".
+    """torchvision's data set of (image, class) of a subset: "train", "valid", or another name for the test images.
 
     Raises:
         ValueError: if the folder holds neither CIFAR-10 nor folders of images.
@@ -95,8 +100,25 @@ def load_images(folder: str, split: str):
 
     if (Path(folder) / CIFAR10).is_dir():
         return datasets.CIFAR10(folder, train=split == "train")
-    for name in ("train",) if split == "train" else ("test", "val"):
+    for name in FOLDERS.get(split, OF_OTHERS):
         path = Path(folder) / name
         if path.is_dir():
-            return datasets.ImageFolder(str(path))
+            return datasets.ImageFolder(str(path), loader=read_image)
     raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS or val/CLASS")
+
+
+def read_image(path: str):
+    """The image in a file, as RGB; greys of 16 bits become the nearest of 8 (PIL makes all above 255 white).
+
+    Raises:
+        ValueError: if its greys have more bits, whose range is not known.
+    """
+    from PIL import Image  # as torchvision
+
+    with Image.open(path) as image:
+        if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+            grey = (np.asarray(image).astype(np.uint32) + 128) // 257
+            return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+        if image.mode in ("I", "F"):
+            raise ValueError(f"{path}: has greys of 32 bits: must have 8 or 16")
+        return image.convert("RGB")

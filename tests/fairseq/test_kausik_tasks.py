@@ -177,12 +177,39 @@ def test_folders_that_hold_no_such_images_are_rejected(images, tmp_path):
         (tmp_path / split / kind).mkdir(parents=True)
         Image.new("L", (4, 4)).save(tmp_path / split / kind / "0.png")
     task = pixels(tmp_path)
-    with pytest.raises(ValueError, match="the classes in test must be those in train"):
+    with pytest.raises(ValueError, match="the classes in valid must be those in train"):
         task.load_dataset("valid")
     Image.new("L", (4, 5)).save(tmp_path / "train" / "b" / "0.png")
     task.load_dataset("train")
     with pytest.raises(ValueError, match=re.escape("an image of (4, 5): must be (4, 4), as the first one")):
         task.dataset("train")[1]
+
+
+def test_greys_of_16_bits_are_read_as_the_nearest_of_8(tmp_path):
+    """PIL's conversion makes all above 255 white."""
+    greys = np.array([[200, 128], [65534, 385]], dtype=np.uint16)
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+    Image.fromarray(greys).save(tmp_path / "train" / "a" / "0.png")
+    (tmp_path / "train" / "a" / "1.pgm").write_bytes(b"P5 2 2 65535\n" + greys.astype(">u2").tobytes())
+    Image.fromarray(greys.astype(np.int32)).save(tmp_path / "test" / "a" / "0.tiff")
+    task = pixels(tmp_path)
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    for index in (0, 1):
+        assert task.dataset("train")[index][1].tolist() == [1, 0, 255, 1]
+    with pytest.raises(ValueError, match=r"0.tiff: has greys of 32 bits: must have 8 or 16"):
+        task.dataset("valid")[0]
+
+
+def test_a_folder_with_both_validates_on_val_and_tests_on_test(tmp_path):
+    for level, split in enumerate(("train", "val", "test")):
+        (tmp_path / split / "a").mkdir(parents=True)
+        Image.new("L", (2, 1), level).save(tmp_path / split / "a" / "0.png")
+    task = pixels(tmp_path)
+    for level, split in enumerate(("train", "valid", "test")):
+        task.load_dataset(split)
+        assert task.dataset(split)[0][1].tolist() == [level, level]
 
 
 def test_classes_cannot_share_the_matrix_of_pixels(images):

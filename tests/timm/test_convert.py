@@ -137,6 +137,20 @@ def test_a_training_checkpoint_describes_its_model(tmp_path):
             checkpoints.load(path, name)
 
 
+def test_a_loaded_model_has_the_preprocessing_of_its_training_everywhere(tmp_path):
+    """In timm's older name of the configuration, and where timm's scripts ask for the size of a test."""
+    path, args = tmp_path / "last.pth.tar", argparse.Namespace(num_classes=2, img_size=32, crop_pct=0.5)
+    model = timm.create_model("resnet10t", num_classes=2)
+    assert model.pretrained_cfg["test_input_size"]
+    torch.save(dict(arch="resnet10t", args=args, state_dict=model.state_dict()), path)
+    loaded = checkpoints.load(path)
+    assert loaded.default_cfg == loaded.pretrained_cfg
+    assert loaded.default_cfg["num_classes"] == 2
+    for use_test_size in (False, True):
+        config = resolve_data_config(model=loaded, use_test_size=use_test_size)
+        assert (config["input_size"], config["crop_pct"]) == ((3, 32, 32), 0.5)
+
+
 def test_the_crop_and_the_names_of_the_classes_are_kept(tmp_path):
     model = vision.fresh("plain_vit")
     kept = dict(crop_mode="border", num_classes=2, label_names=["cat", "dog"])

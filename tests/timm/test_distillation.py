@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from tests.support.golden import golden
 from timm_plugin import task as tasks
+from timm_plugin.checkpoints import load
+from timm_plugin.sret import CIFAR10
 from timm_plugin.training import options
 from timm_plugin.training.build import load_teacher
 
@@ -108,4 +110,34 @@ def test_a_teacher_has_the_images_classes_and_sees_them_as_in_its_training(tmp_p
     args.label_names = ["cat", "hen"]
     rule = r"must have the images' classes: lacks 1 \(hen\) and also has 1 \(dog\)"
     with pytest.raises(options.OptionError, match=rf"^--teacher-checkpoint {path}: {rule}"):
+        load_teacher(args)
+
+
+def test_a_teacher_is_the_model_of_its_training(tmp_path):
+    """No tensor of a checkpoint shows the number of heads, or the pooling."""
+    path = tmp_path / "last.pth.tar"
+    kwargs = dict(patch_size=8, embed_dim=32, depth=2, num_heads=4, global_pool="avg")
+    model = timm.create_model("ringformer_vit", img_size=32, num_classes=2, **kwargs)
+    seen = dict(img_size=32, num_classes=2, label_names=["cat", "dog"])
+    trained = argparse.Namespace(model_kwargs=list(kwargs.items()), **seen)
+    torch.save(dict(arch="ringformer_vit", epoch=0, state_dict=model.state_dict(), args=trained), path)
+    words = ["images", "--output", "run", "--model", "sret_nano", "--img-size", "64", "--teacher", "ringformer_vit"]
+    for more, heads in (([], 4), (["--teacher-kwargs", "num_heads=2"], 2)):
+        args = options.parser("").parse_args([*words, "--teacher-checkpoint", str(path), *more])
+        args.num_classes, args.label_names = 2, ["cat", "dog"]
+        teacher = load_teacher(args).eval()
+        assert teacher.config.num_heads == heads
+        expected = load(path, img_size=64, num_heads=heads)
+        images = torch.randn(2, 3, 64, 64)
+        assert torch.equal(teacher(images), expected(images))
+
+
+def test_pretrained_weights_of_a_teacher_are_for_the_images_classes():
+    words = ["images", "--output", "run", "--model", "sret_t", "--img-size", "64", "--teacher", "sret_nano"]
+    args = options.parser("").parse_args(words)
+    args.num_classes, args.label_names = 10, list(CIFAR10)
+    assert load_teacher(args).num_classes == 10
+    args.label_names = [*CIFAR10[:9], "wagon"]
+    rule = r"its weights must be for the images' classes: lacks 9 \(wagon\) and also has 9 \(truck\)"
+    with pytest.raises(options.OptionError, match=f"^--teacher sret_nano: {rule}: needs --teacher-checkpoint"):
         load_teacher(args)

@@ -1,5 +1,6 @@
 """Labels never lie: names of classes go with the weights and the head that they belong to, and folders are checked."""
 
+import argparse
 import re
 import shutil
 import sys
@@ -7,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import timm
+import torch
 from PIL import Image
 from timm.data import dataset
 from timm.models import save_for_hf
 
 from tests.support import cli
-from tests.support.image_training import COLOURS, checkpoint, flags, train
+from tests.support.image_training import COLOURS, SMALL, checkpoint, flags, train
 from tests.support.vision import timm_plugin
 from timm_plugin import accuracy, depth
 from timm_plugin import train as train_image
@@ -152,9 +154,55 @@ def test_what_a_folder_leaves_out_is_named(damaged):
     assert sum(map(sum, halves)) == 1
 
 
+def test_folders_within_classes_are_named(images, tmp_path):
+    """timm takes the last name for the class, so that those of two classes are joined."""
+    for place in ("cat/side", "dog/side", "dog", ""):
+        shutil.copytree(images / "train" / "red", tmp_path / "train" / place, dirs_exist_ok=True)
+    found = timm.data.create_dataset("", tmp_path, "train")
+    assert set(found.reader.class_to_idx) == {"", "dog", "side"}
+    places = "., cat/side, dog/side"
+    rule = "images that are not in ROOT/CLASS, whose class is the last name of"
+    assert left_out(found) == [f"{tmp_path}/train: {rule}: {places}"]
+
+
+def test_one_class_is_not_trained(images, tmp_path, rejected):
+    for split in ("train", "val"):
+        shutil.copytree(images / split / "red", tmp_path / split / "red")
+    error = rejected(train_image.main, *flags(tmp_path, tmp_path / "run"))
+    assert "--train-split train: must have at least two classes, not only red" in error
+
+
 def test_skipped_images_are_not_looked_for(damaged, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "Image", Image)  # which our programs replace
     monkeypatch.setenv("TIMM_DATASET_MAX_RETRIES", "10")
     monkeypatch.setattr(sys, "argv", ["train", *flags(damaged, tmp_path / "run", "--epochs", "2")])
     train_image.main()
     assert (tmp_path / "run" / "last.pth.tar").exists()
+
+
+def origin_in_log(caplog, images, output, *kwargs) -> str:
+    """What the trainer's log says of the weights of a model with these arguments."""
+    args = train_image.parser("").parse_args(flags(images, output, "--model", "uit", "--model-kwargs", *SMALL, *kwargs))
+    with caplog.at_level("INFO", logger="timm_plugin.train"):
+        train_image.Trainer(args, train_image.utils.init_distributed_device(args))
+    return caplog.messages[-1].partition("stored parameters, ")[2]
+
+
+def test_the_log_says_what_is_new_and_what_was_otherwise_in_the_training(images, tmp_path, caplog):
+    kwargs = dict(patch_size=4, embed_dim=24, depth=2, num_heads=4, global_pool="avg", drop_rate=0.1)
+    weights = timm.create_model("uit", img_size=16, num_classes=3, **kwargs).state_dict()
+    trained = argparse.Namespace(model_kwargs=list(kwargs.items()))
+    path = tmp_path / "last.pth.tar"
+    torch.save(dict(arch="uit", epoch=0, state_dict=weights, args=trained), path)
+    said = origin_in_log(caplog, images, tmp_path, f"checkpoint_path={path}")
+    assert said == f"weights and head of {path} (trained with num_heads=4, global_pool=avg)"
+    same = ["num_heads=4", "global_pool=avg", f"checkpoint_path={path}"]
+    assert origin_in_log(caplog, images, tmp_path, *same) == f"weights and head of {path}"
+    path = tmp_path / "weights.pth"
+    overlay = ["pretrained=True", f"pretrained_cfg_overlay={{'file': '{path}', 'num_classes': 5}}"]
+    new_head = "and a new head in place of that for 5 classes"
+    torch.save(weights, path)
+    assert origin_in_log(caplog, images, tmp_path, *overlay) == f"weights of {path}, {new_head}"
+    torch.save({name: tensor for name, tensor in weights.items() if not name.startswith("norm.")}, path)
+    some = f"but for 2 of {len(weights)} tensors, which are new (norm.weight, norm.bias)"
+    assert origin_in_log(caplog, images, tmp_path, *overlay) == f"weights of {path}, {some}, {new_head}"

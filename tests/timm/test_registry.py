@@ -85,6 +85,7 @@ FEW = {
     "test_pass_loss_is_the_mean_over_models_of_fewer_passes": "of the models of which earlier passes would be one",
     "test_an_image_without_a_batch_is_rejected_by_its_rule": "of one model with positions and one without",
     "test_set_input_size_resamples": "of the models whose weights know places",
+    "test_the_same_size_changes_nothing": "of the models whose weights know places",
     "test_a_checkpoint_of_another_size_is_resampled": "of the models whose weights know places",
     "test_resizing_keeps_type_and_frozenness": "of the models whose weights know places",
 }

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import string
 import subprocess
 import sys
 
@@ -14,13 +15,15 @@ import timm
 import torch
 from PIL import Image
 from timm.data import auto_augment, create_dataset, dataset
-from timm.data.readers import reader_wds
+from timm.data.readers import reader_image_folder, reader_image_in_tar, reader_image_tar, reader_wds
 from timm.models import _helpers
 from timm.utils import CheckpointSaver
+from timm.utils.misc import natural_key
 
 from recurrence.private_torch import CACHES
 from tests.support import cli
 from timm_plugin import checkpoints, repairs
+from timm_plugin.training.data import class_names
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,8 @@ def repaired(monkeypatch):
     """Makes the repairs for a test."""
     for reader in (dataset, reader_wds):
         monkeypatch.setattr(reader, "Image", Image)  # our programs, run by other tests, replace it
+    for reader in (reader_image_folder, reader_image_tar, reader_image_in_tar):
+        monkeypatch.setattr(reader, "natural_key", natural_key)
     monkeypatch.setattr(_helpers, "_torch_load", _helpers._torch_load)
     for name in ("_save", "_replace", "_duplicate", "load_state_dict_from_checkpoint"):
         monkeypatch.setattr(CheckpointSaver, name, getattr(CheckpointSaver, name))
@@ -160,6 +165,11 @@ def test_greys_of_16_bits_become_8_unless_16_are_asked_for(greys, mode):
     assert pixels.tolist() == (EIGHT_BITS if mode in ("L", "RGB") else GREYS.tolist())
 
 
+def test_one_file_is_opened_as_the_trainer_reads_it(greys):
+    (file,) = (greys / "class").iterdir()
+    assert np.asarray(repairs.open_image(file).convert("RGB"))[..., 0].tolist() == EIGHT_BITS
+
+
 def test_greys_of_32_bits_are_converted_as_ever(tmp_path):
     (tmp_path / "class").mkdir()
     Image.fromarray(np.array([[7, -3, 300]], dtype=np.int32)).save(tmp_path / "class" / "0.png", "tiff")
@@ -180,6 +190,17 @@ def test_webdatasets_reader_converts_them_too(greys, monkeypatch):
 def test_posterised_to_no_bit_is_black(name, level):
     posterise = auto_augment.AugmentOp(name, prob=1, magnitude=level)
     assert posterise(Image.new("RGB", (1, 1), "white")).getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_classes_that_timm_takes_for_equal_are_in_the_order_of_their_characters(tmp_path):
+    """In timm they are in that of a set, which differs between processes."""
+    names = ["01", "1", *(one for letter in string.ascii_uppercase for one in (letter, letter.lower())), "z 2", "z 10"]
+    for name in reversed(names):
+        (tmp_path / "classes" / name).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "classes" / name / "0.png")
+    cli.run("tar", "-cf", tmp_path / "classes.tar", "-C", tmp_path / "classes", *reversed(names))
+    for root in ("classes", "classes.tar"):
+        assert class_names(create_dataset("", tmp_path / root)) == names, root
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04torn"])

@@ -59,6 +59,18 @@ def test_set_input_size_resamples(case):
 
 
 @every_resizable_case
+def test_the_same_size_changes_nothing(case):
+    """Not even permutations of a checkpoint, which may be of another seed."""
+    model, x = vision.small_with_images(case)
+    for name, table in model.named_buffers():
+        if name.endswith("slices.permutation"):
+            table.copy_(table.flip(0))
+    expected = model(x)
+    model.set_input_size(model.patch_embed.img_size)
+    assert torch.equal(model(x), expected)
+
+
+@every_resizable_case
 def test_a_checkpoint_of_another_size_is_resampled(case, tmp_path):
     model = vision.small(case)
     torch.save(model.state_dict(), tmp_path / "model.pth")

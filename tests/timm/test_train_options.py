@@ -15,6 +15,7 @@ from timm_plugin import train
 from timm_plugin.training import data, options
 
 UIT = ["--model", "uit", "--model-kwargs", *SMALL]
+WEIGHTS = str(cli.REPOSITORY / "timm_plugin" / "weights" / "sret_nano.cifar10.safetensors")
 PASS_LOSS = [*UIT, "--pass-loss", "1"]
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
@@ -26,6 +27,10 @@ REJECTED = {
     "--resize 15: must be >= 16, the side of the images": ["--resize", "15"],
     "--aa trivial: must not be given with --no-aug": ["--aa", "trivial", "--no-aug"],
     "--reprob 0.5: must not be given with --no-aug": ["--reprob", "0.5", "--no-aug"],
+    "--scale [0.5, 1.0]: must not be given with --no-aug": ["--scale", "0.5", "1", "--no-aug"],
+    "--hflip 0.9: must not be given with --no-aug": ["--hflip", "0.9", "--no-aug"],
+    "--color-jitter 0.9: must not be given with --no-aug": ["--color-jitter", "0.9", "--no-aug"],
+    "--smoothing 0.2: must be 0 with --teacher": [*TEACHER, "--smoothing", "0.2"],
     "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
     "--device abacus: must be a device of this machine": ["--device", "abacus"],
@@ -41,6 +46,7 @@ REJECTED = {
     "--train-split practice: must be a folder or a .tar file in ": ["--train-split", "practice"],
     "--val-split test: must be a folder or a .tar file in ": ["--val-split", "test"],
     "--teacher-checkpoint nothing.pth: must be a file": [*TEACHER, "--teacher-checkpoint", "nothing.pth"],
+    f"--teacher-checkpoint {__file__}: not a checkpoint": [*TEACHER, "--teacher-checkpoint", __file__],
     "--temperature 2.0: needs --teacher": ["--temperature", "2"],
     "--distillation hard: needs --teacher": ["--distillation", "hard"],
     "--temperature 2.0: must be 1 with --distillation hard": [
@@ -58,7 +64,7 @@ REJECTED = {
     "--model-kwargs global_pool=: must not be given": ["--model-kwargs", "global_pool="],
     "--model-kwargs in_chans=1: must be 3, as images are read in RGB": ["--model-kwargs", "in_chans=1"],
     "--teacher-kwargs in_chans=1: must be 3, as images are read in RGB": [
-        *(*TEACHER, "--teacher-checkpoint", __file__, "--teacher-kwargs", "in_chans=1"),
+        *(*TEACHER, "--teacher-checkpoint", WEIGHTS, "--teacher-kwargs", "in_chans=1"),
     ],
     "unexpected keyword argument 'dept'; did you mean 'depth'?": ["--model-kwargs", "dept=3"],
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],

@@ -2,8 +2,10 @@
 
 import argparse
 import inspect
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,21 @@ import torch
 from torch import nn
 
 from recurrence.errors import misfit
-from timm_plugin._config import near
-from timm_plugin.checkpoints import options_in
+from timm_plugin._config import DEPTH_OPTIONS, near
+from timm_plugin._model import ImageModel
+from timm_plugin.checkpoints import options_in, trained_with
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
-from timm_plugin.training.folders import different_classes
-from timm_plugin.training.options import DEPTH, reject
+from timm_plugin.training.folders import different_classes, listed
+from timm_plugin.training.options import DEPTH, OptionError, reject
 
 
-def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Module:
+def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
     """Builds the "model" or the "teacher", at --img-size if its constructor takes a size.
+
+    Args:
+        option: which of the two.
+        args: of the trainer.
+        **settings: arguments of the constructor, where the options have none.
 
     Raises:
         OptionError: the constructor rejects an argument, or the weights or the images do not fit the model.
@@ -33,7 +41,7 @@ def build(option: str, args: argparse.Namespace, **settings: object) -> nn.Modul
     if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
         kwargs["img_size"] = args.img_size
     try:
-        model = timm.create_model(name, **settings, **kwargs)
+        model = timm.create_model(name, **{**settings, **kwargs})
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
@@ -58,42 +66,110 @@ def _hint(name: str, kwargs: Mapping[str, Any], error: Exception) -> str:
     return f" {file} is for {other[1]} classes; for a new head, give --model-kwargs pretrained=True {overlay}"
 
 
-def origin(args: argparse.Namespace, model: nn.Module) -> str:
-    """Where the weights of the model come from, and whether it has a new head."""
+@contextmanager
+def weights_not_found() -> Iterator[list[str]]:
+    """Collects the tensors of which pretrained weights have none; timm only logs them, at a level that is not shown.
+
+    With a new head it accepts any number of them; otherwise none.
+    """
+    names: list[str] = []
+    timms = logging.getLogger("timm.models._builder")
+    before, shown = timms.level, timms.getEffectiveLevel()
+
+    def collect(record: logging.LogRecord) -> bool:
+        if found := re.match(r"Missing keys \((.+?)\)", record.getMessage()):
+            names.extend(found[1].split(", "))
+        return record.levelno >= shown
+
+    timms.addFilter(collect)
+    timms.setLevel(logging.INFO)
+    try:
+        yield names
+    finally:
+        timms.removeFilter(collect)
+        timms.setLevel(before)
+
+
+def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = ()) -> str:
+    """Where the weights of the model come from, what is new, and what their training had otherwise.
+
+    Args:
+        args: of the trainer.
+        model: as they describe it.
+        missing: tensors of which the weights have none, see :func:`weights_not_found`.
+    """
     kwargs, config = dict(args.model_kwargs), model.pretrained_cfg
     if path := kwargs.get("checkpoint_path"):
-        return f"weights and head of {path}"
+        return f"weights and head of {path}{_otherwise(path, args, model)}"
     if not kwargs.get("pretrained"):
         return "new weights"
-    weights = f"weights of {config.get('file') or '{architecture}.{tag}'.format(**config)}"
+    file = config.get("file")
+    weights = f"weights of {file or '{architecture}.{tag}'.format(**config)}{_otherwise(file, args, model)}"
+    heads = [config["classifier"]] if isinstance(config["classifier"], str) else config["classifier"] or ()
+    if new := [name for name in missing if name.rpartition(".")[0] not in heads]:
+        weights += f", but for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
     if config["num_classes"] != args.num_classes:
         return f"{weights}, and a new head in place of that for {config['num_classes']} classes"
     difference = different_classes(config.get("label_names") or args.label_names, args.label_names)
     return f"{weights}, and its head" + (f", whose classes DATA {difference}" if difference else "")
 
 
+def _otherwise(file: str | None, args: argparse.Namespace, model: nn.Module) -> str:
+    """Which options that no tensor shows the training of a file had otherwise, in brackets; empty for none."""
+    if not (file and isinstance(model, ImageModel)):
+        return ""
+    with suppress(OSError, ValueError):  # where the file does not say
+        trained, now = trained_with(args.model, options_in(Path(file))), vars(model.config)
+        others = {name: value for name, value in trained.items() if name in now and now[name] != value}
+        words = [f"{name}={value}" for name, value in others.items() if not _only_trains(name)]
+        return f" (trained with {', '.join(words)})" if words else ""
+    return ""
+
+
+def _only_trains(option: str) -> bool:
+    """Whether a model that has an option at another value may go on with the same weights."""
+    return option.endswith("_rate") or option in (*DEPTH_OPTIONS, "num_classes", "img_size")
+
+
 def load_teacher(args: argparse.Namespace) -> nn.Module:
     """The teacher with the weights of --teacher-checkpoint, by default timm's pretrained ones.
+
+    It has the options of its training, unless --teacher-kwargs has others.
 
     Raises:
         OptionError: as :func:`build` does, or the weights do not fit the teacher, or are for other classes.
     """
-    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=not args.teacher_checkpoint)
-    classes = teacher.pretrained_cfg["num_classes"]
-    if not args.teacher_checkpoint and classes != args.num_classes:  # timm has drawn it a new classifier
-        rule = f"its weights are for {classes} classes, the images have {args.num_classes}: needs --teacher-checkpoint"
-        reject("teacher", args.teacher, rule)
     if args.teacher_checkpoint:
-        try:
-            timm.models.load_checkpoint(teacher, args.teacher_checkpoint)
-            trained = options_in(Path(args.teacher_checkpoint))
-        except (RuntimeError, ValueError) as error:
-            reject("teacher_checkpoint", args.teacher_checkpoint, misfit(error) or " ".join(str(error).split()))
-        names = getattr(trained, "label_names", None) or args.label_names
-        if difference := different_classes(args.label_names, names):
-            reject("teacher_checkpoint", args.teacher_checkpoint, f"must have the images' classes: {difference}")
-        seen = {key: value for key in ("mean", "std") if (value := getattr(trained, key, None))}
-        teacher.pretrained_cfg = {**teacher.pretrained_cfg, **seen}  # timm's tasks normalise its images by these
+        return _trained_teacher(args)
+    teacher = build("teacher", args, num_classes=args.num_classes, pretrained=True)
+    config = teacher.pretrained_cfg
+    rule = None
+    if config["num_classes"] != args.num_classes:  # timm has drawn it a new classifier
+        rule = f"its weights are for {config['num_classes']} classes, the images have {args.num_classes}"
+    elif difference := different_classes(args.label_names, config.get("label_names") or args.label_names):
+        rule = f"its weights must be for the images' classes: {difference}"
+    if rule:
+        reject("teacher", args.teacher, f"{rule}: needs --teacher-checkpoint")
+    return teacher
+
+
+def _trained_teacher(args: argparse.Namespace) -> nn.Module:
+    path = Path(args.teacher_checkpoint)
+    try:
+        trained = options_in(path)
+        settings = {name: value for name, value in trained_with(args.teacher, trained).items() if name != "img_size"}
+        teacher = build("teacher", args, **{**settings, "num_classes": args.num_classes})
+        timm.models.load_checkpoint(teacher, str(path))
+    except OptionError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        reason = misfit(error) or " ".join(str(error).split())
+        reject("teacher_checkpoint", path, reason.removeprefix(f"{path}: "))
+    names = getattr(trained, "label_names", None) or args.label_names
+    if difference := different_classes(args.label_names, names):
+        reject("teacher_checkpoint", path, f"must have the images' classes: {difference}")
+    seen = {key: value for key in ("mean", "std") if (value := getattr(trained, key, None))}
+    teacher.pretrained_cfg = {**teacher.pretrained_cfg, **seen}  # timm's tasks normalise its images by these
     return teacher
 
 

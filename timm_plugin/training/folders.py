@@ -49,22 +49,27 @@ def listed(names: Sequence[str]) -> str:
 
 
 def left_out(images: Dataset) -> list[str]:
-    """What timm's reader of a folder leaves out without a word, a line each; nothing for a set of another kind."""
+    """What timm's reader of a folder leaves out or joins without a word, a line each; none for other kinds of sets."""
     reader = getattr(images, "reader", None)
     if not isinstance(reader, ReaderImageFolder):
         return []
-    root, classes = reader.root, reader.class_to_idx
-    lines, empty, suffixes = [], [], Counter[str]()
+    root, classes, known = reader.root, reader.class_to_idx, get_img_extensions()
+    lines, empty, deeper, suffixes = [], [], [], Counter[str]()
     for folder, inner, files in os.walk(root, followlinks=True):
-        others = [suffix for name in files if (suffix := Path(name).suffix.lower()) not in get_img_extensions()]
-        suffixes.update(others)
-        if not inner and (name := Path(folder).name) not in classes:
-            empty.append(f"{name} ({len(files)} files)")
+        place, found = Path(folder).relative_to(root), [Path(name).suffix.lower() for name in files]
+        suffixes.update(suffix for suffix in found if suffix not in known)
+        if len(place.parts) != 1 and any(suffix in known for suffix in found):
+            deeper.append(str(place))
+        if not inner and place.name not in classes:
+            empty.append(f"{place.name} ({len(files)} files)")
     if empty:
         lines.append(f"{root}: no classes, as they have no images: {listed(sorted(empty, key=natural_key))}")
+    if deeper:
+        places = listed(sorted(deeper, key=natural_key))
+        lines.append(f"{root}: images that are not in ROOT/CLASS, whose class is the last name of: {places}")
     if suffixes:
         kinds = [f"{number} {suffix or 'without suffix'}" for suffix, number in suffixes.most_common()]
-        lines.append(f"{root}: left out, as not {', '.join(get_img_extensions())}: {listed(kinds)}")
+        lines.append(f"{root}: left out, as not {', '.join(known)}: {listed(kinds)}")
     return lines
 
 

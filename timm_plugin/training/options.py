@@ -47,6 +47,7 @@ NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
 # Passed to the model's constructor, which has their rules; --seed is also the seed of the depths.
 DEPTH = tuple(name for name in DEPTH_OPTIONS if name != "depth_seed")
 WARMUP_EPOCHS = 5
+AUGMENTING = ("resize", "scale", "hflip", "color_jitter", "aa", "reprob")  # which --no-aug turns off
 TRIVIAL = "trivial"  # value of --aa for TrivialAugmentWide, which timm does not have
 # Splits that timm knows; with --dataset, it would take any other word for the test set.
 SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
@@ -144,7 +145,7 @@ def _model(command_line: argparse.ArgumentParser) -> None:
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
     add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
-    add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor")
+    add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor (default: as in its training)")
     add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
     add(
         "--distillation",
@@ -265,8 +266,11 @@ def check(args: argparse.Namespace) -> None:
         reject_given(args, ["teacher_kwargs", "teacher_checkpoint", "distillation", "temperature"], "needs --teacher")
     if args.distillation == "hard" and args.temperature != 1:
         reject("temperature", args.temperature, "must be 1 with --distillation hard, which has no softmax")
+    if args.teacher and args.distillation == "soft" and args.smoothing:
+        reject_given(args, ["smoothing"], "must be 0 with --teacher, which learns no labels of the data")
     if args.no_aug:
-        reject_given(args, ["resize", "aa", "reprob"], "must not be given with --no-aug")
+        acting = [name for name in AUGMENTING if getattr(args, name)]
+        reject_given(args, acting, "must not be given with --no-aug")
     if args.warmup_epochs >= args.epochs:
         default = " (its default)" if args.warmup_epochs == WARMUP_EPOCHS else ""
         rule = f"must be < --epochs {args.epochs}, for example --warmup-epochs {args.epochs / 10}"
