@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from recurrence.attention import attention_weights
 from recurrence.block import Pass, Shape
 from recurrence.causal import CausalStack, LoopState, project_memory, run_causal
 from recurrence.loop import Loop
 from recurrence.papers.ilr import LlamaBlock, llama_layers
 from recurrence.papers.ringformer import Signals, ringformer
+from recurrence.papers.scan_step import split_heads
 from recurrence.papers.takase import shared_layers
 from recurrence.position import AttentionPositions, LevelTable, attention_positions, depth_time
 from tests.support import stacks
@@ -90,6 +92,18 @@ def test_steps_and_reordered_batches_equal_whole_texts_at_every_depth(make, kind
     steps = [read(x[order, t : t + 1], padding[order, : t + 1], state, order) for t in range(4, 9)]
     expected = read(x, padding)[order, 4:]
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, **EXACT)
+
+
+@torch.no_grad()
+def test_recorded_weights_of_the_memory_are_those_of_the_last_pass():
+    torch.manual_seed(0)
+    loop, memory = translator(relative=False)
+    loop, seen, record = stacks.randomise(loop.double(), 0).eval(), [], []
+    attention, contexts = loop.blocks[2].cross_attn, project_memory(loop, memory)
+    attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    run_causal(loop, random_states(3, 9, 12), AttentionPositions(), contexts=contexts, record=record)
+    q, k = (split_heads(each, SHAPE.heads) for each in (attention.q(*seen), contexts[-1].chunk(2, dim=-1)[0]))
+    torch.testing.assert_close(record, [attention_weights(q, k).mean(1)], **EXACT)
 
 
 @torch.no_grad()

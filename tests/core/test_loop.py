@@ -128,6 +128,7 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
     loop(torch.tensor(1.0), states=states)
     own = list(loop.own)
     loop.note_order()
+    weights = {key: tensor.clone() for key, tensor in loop.state_dict().items()}
     loop.truncate(passes)
     assert (loop.order, loop.passes, loop.whole) == (expected, passes, which)
     assert loop.inject == set(range(1, len(kept)))
@@ -135,6 +136,9 @@ def test_a_truncated_loop_keeps_only_blocks_that_still_run(which, passes, kept, 
     assert [block.name for block in loop.blocks] == kept
     assert list(loop.own) == own[:passes]
     calls.clear()
+    for parameter in loop.parameters():
+        nn.init.zeros_(parameter)
+    loop.load_state_dict(weights)  # of the whole loop
     loop(torch.tensor(1.0), states=again)
     assert again == states[:passes]
     assert [call[2] for call in calls] == own[:passes]

@@ -1,5 +1,7 @@
 """How branches join the stream: coefficients, dropped paths, the non-linear projection."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,8 @@ from recurrence.papers.baselines import vanilla
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Coefficients, MixerBlock, Recursion, sret
 from recurrence.papers.takase import shared_layers
-from recurrence.parts import Sublayer, Sum
+from recurrence.parts import FeedForward, Sublayer, Sum
+from tests.support import stacks
 
 WIDTH = 6
 
@@ -60,11 +63,11 @@ def test_a_pass_drops_its_branches_alone():
 SHAPE = Shape(WIDTH, 7, 2)
 MIXER = dict(block=MixerBlock, tokens=5, mixing_width=4, ffn_dropout=0.0)
 LOOPS = {
-    "ringformer": lambda: ringformer(SHAPE, (0, 0), Signals(2)),
-    "ringformer of images": lambda: ringformer(SHAPE, (0, 0), Signals(2), pre_norm=True),
-    "takase": lambda: shared_layers(SHAPE, (0, 0)),
-    "vanilla": lambda: vanilla(SHAPE, 2),
-    "sret": lambda: sret(SHAPE, (0, 0), Recursion(), pre_norm=True),
+    "ringformer": lambda shape=SHAPE, **parts: ringformer(shape, (0, 0), Signals(2), **parts),
+    "ringformer of images": lambda shape=SHAPE, **parts: ringformer(shape, (0, 0), Signals(2), pre_norm=True, **parts),
+    "takase": lambda shape=SHAPE, **parts: shared_layers(shape, (0, 0), **parts),
+    "vanilla": lambda shape=SHAPE, **parts: vanilla(shape, 2, **parts),
+    "sret": lambda shape=SHAPE, **parts: sret(shape, (0, 0), Recursion(), pre_norm=True, **parts),
     "mixer": lambda: sret(SHAPE, (0, 0), Recursion(), **MIXER),
 }
 
@@ -87,6 +90,40 @@ def test_any_module_may_drop_the_branches_of_any_block(make):
     for norm in norms * (2 // max(len(norms), 1)):  # one may serve both sublayers
         kept = norm(kept)
     torch.testing.assert_close(states[1], kept)
+
+
+def test_an_ffn_drops_hidden_units_after_their_activation():
+    ffn = FeedForward(WIDTH, 7, torch.cos, dropout=1.0).double().train()  # cos(0) is 1
+    assert torch.equal(ffn(tokens(1)), ffn.down.bias.expand(4, 5, WIDTH))
+
+
+ATTENTIONS = ("self_attn", "cross_attn")
+
+
+# Rates of 1, the parts in which they act, and what they leave of a part's output.
+@pytest.mark.parametrize(
+    ("rates", "parts", "left"),
+    [
+        (dict(dropout=1.0), (*ATTENTIONS, "ffn"), lambda part, y: y * 0),
+        (dict(dropout=1.0, ffn_dropout=0.0), ATTENTIONS, lambda part, y: y * 0),
+        (dict(ffn_dropout=1.0), ("ffn",), lambda part, y: y * 0),
+        (dict(attention_dropout=1.0), ATTENTIONS, lambda part, y: part.out.bias.expand_as(y)),
+        (dict(activation_dropout=1.0), ("ffn",), lambda part, y: part.down.bias.expand_as(y)),
+    ],
+)
+@pytest.mark.parametrize("name", [name for name in LOOPS if name != "mixer"])
+def test_each_rate_of_a_decoder_acts_in_its_parts_and_no_others(name, rates, parts, left):
+    of_shape = {rate: value for rate, value in rates.items() if rate != "ffn_dropout"}
+    loop = LOOPS[name](replace(SHAPE, **of_shape), memory_width=3, ffn_dropout=rates.get("ffn_dropout")).double()
+    plain = LOOPS[name](memory_width=3).double()
+    plain.load_state_dict(stacks.randomise(loop, 0).state_dict())
+    for block in plain.blocks:
+        for part in parts:
+            getattr(block, part).register_forward_hook(lambda part, inputs, y: left(part, y))
+    cross = dict(context=torch.randn(4, 2, 2 * WIDTH, dtype=torch.float64))
+    found, expected = loop.train()(tokens(1), cross=cross), plain(tokens(1), cross=cross)
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, loop.eval()(tokens(1), cross=cross))
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])

@@ -54,6 +54,10 @@ def test_the_decoders_widths_follow_the_encoders(arch):
     assert parse(arch, *of_encoder, "--decoder-embed-dim", "64").decoder_embed_dim == 64
 
 
+def test_the_rate_on_attention_weights_follows_the_common_one_in_nanogpt():
+    assert parse("recurrent_lm", "--dropout", "0.3").attention_dropout == 0.3
+
+
 CHOICES = [("ringformer_base", "ffn_signal"), ("ringformer_base", "activation_fn"), ("ilr_small", "position")]
 CHOICES += [("ringformer_base", "compile"), ("sequence_lm", "position"), ("sequence", "init")]
 

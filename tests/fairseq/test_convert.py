@@ -115,6 +115,13 @@ def test_admins_vectors_and_any_order_become_layers(arch, flags):
     check(arch, *flags)
 
 
+def test_a_coefficient_of_0_on_the_stream_is_rejected():
+    model, args = models.tiny("recursive_iwslt_de_en"), models.saved_options("recursive_iwslt_de_en")
+    torch.nn.init.zeros_(model.encoder.loop.blocks[0].residuals[1].identity)
+    with pytest.raises(ValueError, match="residual coefficients: one of the stream itself is 0"):
+        unshared(model, args)
+
+
 @pytest.mark.parametrize("flags", SIGNALS.values(), ids=SIGNALS)
 def test_every_kind_of_level_signal_is_folded(flags):
     rank = models.tiny_flags("ringformer_tiny").index("--signal-rank-divisor")

@@ -143,13 +143,16 @@ def test_a_checkpoint_says_at_which_depths_it_was_trained():
 # Depths
 
 
-@every_elastic_model
-def test_every_depth_equals_the_model_of_that_depth(arch):
-    model, batch = models.tiny(arch), models.inputs(arch)
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [*((arch, []) for arch in models.REPRESENTS if is_elastic(arch)), ("sequence", ["--position", "relative"])],
+)
+def test_every_depth_equals_the_model_of_that_depth(arch, flags):
+    model, batch = models.tiny(arch, *flags), models.inputs(arch)
     found = criterion(arch, depth_range=range_of(arch)).training_depths(model)
     assert {depth.drawn for depth in found.values()} == {tuple(depths(arch))}
     for depth in depths(arch):
-        built = models.tiny(arch, *at(arch, depth), seed=1)
+        built = models.tiny(arch, *at(arch, depth), *flags, seed=1)
         built.load_state_dict(model.state_dict())
         with torch.no_grad(), at_depths(model, both(model, depth)):
             logits = built(*batch)[0]
@@ -177,6 +180,11 @@ def test_updates_draw_depths(arch):
 def test_stacks_of_two_depths_are_drawn_together():
     found = drawn("cycle", "4-8,2-4", 60, "--encoder-layers", "8")
     assert set(found) == {(4, 2), (5, 2), (5, 3), (6, 3), (7, 3), (7, 4), (8, 4)}
+
+
+def test_the_seed_of_the_training_is_that_of_the_draws():
+    found = criterion("cycle", depth_range="2-4", seed=7).training_depths(models.tiny("cycle"))
+    assert [depth.seed for depth in found.values()] == [7, 7]
 
 
 def test_training_must_tell_the_number_of_the_update():

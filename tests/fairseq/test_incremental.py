@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_plugin.decoder import Contexts
 from tests.support import language, models, speech
 from tests.support.searching import (
     continue_prompts,
@@ -97,6 +98,21 @@ def test_reordering_within_rows_while_the_batch_shrinks(arch, flags, left_pad):
     assert of_row.tolist() == [1] * beam
 
 
+def test_projections_of_the_memory_are_copied_only_where_sentences_move():
+    memory = torch.tensor([1, 1, 2, 2, 3, 3])[:, None, None] * torch.tensor([[1.0, 0]])  # sentences share a number
+    contexts = Contexts([3 * memory] * 2, memory)
+    expected = contexts.tensors[0]
+    # Beams change places; a sentence ends; again; another sentence takes the places of one.
+    orders = ([1, 0, 2, 2, 5, 4], False), ([0, 1, 4, 5], True), ([1, 1, 3, 2], False), ([2, 3, 3, 2], True)
+    for order, moves in orders:
+        before = contexts.tensors[0]
+        expected = expected[order]
+        contexts.reorder(torch.tensor(order))
+        assert contexts.tensors[0] is contexts.tensors[1]
+        assert torch.equal(contexts.tensors[0], expected)
+        assert (contexts.tensors[0] is before) != moves
+
+
 def test_states_of_every_pass_are_reordered_with_the_output():
     model, (source, lengths, _) = models.tiny("universal"), models.batch()
     whole = model.encoder(source, lengths, return_all_hiddens=True)
@@ -109,9 +125,10 @@ def test_states_of_every_pass_are_reordered_with_the_output():
 @torch.no_grad()
 def test_attention_weights_of_every_step(arch):
     model = models.tiny(arch)
-    model.make_generation_fast_(need_attn=True)
     source, lengths, target = models.inputs(arch, target_lengths=(5, 5, 5))
     encoder_out, state = model.encoder(source, lengths), {}
+    assert model.train().decoder(target, encoder_out)[1]["attn"] == [None]  # training computes none
+    model.eval().make_generation_fast_(need_attn=True)
     whole = model.decoder(target, encoder_out)[1]["attn"][0]
     assert whole.shape == (3, 5, 6)
     torch.testing.assert_close(whole.sum(-1), torch.ones(3, 5, dtype=whole.dtype), **EXACT)

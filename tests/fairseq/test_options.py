@@ -10,6 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from fairseq_plugin.embedding import TokenInput
 from tests.support import models, stacks
 
 # One architecture of each family; of the one that assigns layers, one with a single layer and one with several.
@@ -264,13 +265,37 @@ def test_a_checkpoint_needs_no_file_with_embeddings(make, embedding_file):
     ],
 )
 def test_embeddings_start_as_in_fairseq_or_as_published(arch, flags, deviation, output):
-    model = models.build(arch, *models.tiny_flags(arch, *flags.split()), on=models.task(2000, 2000))
+    flags = models.tiny_flags(arch, "--position", "learned", *flags.split())
+    model = models.build(arch, *flags, on=models.task(2000, 2000))
     for side in (model.encoder, model.decoder):
+        assert side.inputs.embed_positions.weight.std().item() == pytest.approx(deviation, rel=0.1)
         embedding, padding = side.embed_tokens.weight, side.dictionary.pad()
         assert embedding.std().item() == pytest.approx(deviation, rel=0.05)
         assert not embedding[padding].any()
     if output is not None:
         assert model.decoder.output_projection.weight.std().item() == pytest.approx(output, rel=0.05)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in FAMILIES if arch not in ("ilr_small", "recurrent_lm")])
+def test_layers_start_as_in_fairseq_or_as_published(arch):
+    """Xavier uniform, Q, K and V as one matrix; RingFormer and its baselines as PyTorch's, with 0.02 in the FFN."""
+    of_ringformer = arch in ("ringformer_base", "universal", "one_wide_ffn_base", "vanilla_base")
+    for loop in models.loops(build(arch, models.tiny_flags(arch))):
+        for block in loop.blocks:
+            if block.ffn is not None:
+                layer = block.ffn.up
+                expected = 0.02 if of_ringformer else (2 / (layer.in_features + layer.out_features)) ** 0.5
+                assert layer.weight.std().item() == pytest.approx(expected, rel=0.1)
+            if block.self_attn is not None:
+                layer = block.self_attn.qkv
+                expected = ((1 / 3 if of_ringformer else 1 / 2) / layer.in_features) ** 0.5
+                assert layer.weight.std().item() == pytest.approx(expected, rel=0.1)
+
+
+def test_embeddings_are_dropped_after_their_norm():
+    inputs = TokenInput(16, 1.0, None, 0, 1.0, dropout=1.0, layernorm=True).train()
+    nn.init.ones_(inputs.layernorm.bias)
+    assert not inputs(torch.randn(2, 3, 16), None).any()
 
 
 def test_every_choice_of_the_signals_is_another_model():
