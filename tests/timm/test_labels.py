@@ -161,7 +161,7 @@ def test_folders_within_classes_are_named(images, tmp_path):
     found = timm.data.create_dataset("", tmp_path, "train")
     assert set(found.reader.class_to_idx) == {"", "dog", "side"}
     places = "., cat/side, dog/side"
-    rule = "images that are not in ROOT/CLASS, whose class is the last name of"
+    rule = "images outside ROOT/CLASS, whose class is the last folder of their path"
     assert left_out(found) == [f"{tmp_path}/train: {rule}: {places}"]
 
 

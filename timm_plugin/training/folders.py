@@ -66,7 +66,7 @@ def left_out(images: Dataset) -> list[str]:
         lines.append(f"{root}: no classes, as they have no images: {listed(sorted(empty, key=natural_key))}")
     if deeper:
         places = listed(sorted(deeper, key=natural_key))
-        lines.append(f"{root}: images that are not in ROOT/CLASS, whose class is the last name of: {places}")
+        lines.append(f"{root}: images outside ROOT/CLASS, whose class is the last folder of their path: {places}")
     if suffixes:
         kinds = [f"{number} {suffix or 'without suffix'}" for suffix, number in suffixes.most_common()]
         lines.append(f"{root}: left out, as not {', '.join(known)}: {listed(kinds)}")
