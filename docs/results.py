@@ -55,6 +55,7 @@ EXPERIMENTS = (
         *("pronounce", "pronunciation", "small", "wrong words %", 1),
         {
             "ringformer_small": "RingFormer, a loop of 4 + 4 passes",
+            "storage": "one layer on each side, widened to the loop's size, run once",
             "narrow": "a layer for each pass, narrowed to the loop's size, at a rate of its own",
             "narrow_time": "the same, trained for the loop's time",
             "deep": "a layer for each pass",
