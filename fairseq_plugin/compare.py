@@ -218,7 +218,7 @@ def _check(args: Namespace) -> None:
             raise ValueError(f"--score-sentences={args.score_sentences}: must be >= 1")
         if args.task not in SCORERS:
             raise ValueError(
-                f"--score-sentences={args.score_sentences}: a text is scored in one pass, without decoding"
+                f"--score-sentences={args.score_sentences}: conflicts with --task={args.task}, which decodes nothing"
             )
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():

@@ -59,11 +59,11 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
     """
     args = state.get("args") or (state.get("cfg") or {}).get("model")
     if not args:
-        raise ValueError("IN: holds no options of a model, under args or cfg")
+        raise ValueError("IN: has no model options under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or getattr(args, "_name", None)
     if args.arch is None:
-        raise ValueError("IN: its options name no architecture, under arch or _name")
+        raise ValueError("IN: its options name no architecture under arch or _name")
     task = _group(state, "task")
     for name in LIMITS:
         if getattr(args, name, None) is None and task.get(name) is not None:

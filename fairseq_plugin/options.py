@@ -144,7 +144,7 @@ class Options(FairseqDataclass):
                 raise FieldError(name, value, "must be a rate within [0, 1]")
             other = _conflict(spec, args)
             if other and value is not False:
-                raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
+                raise FieldError(name, value, f"conflicts with {{{other}}}", **{other: getattr(args, other)})
 
     @classmethod
     def reject_removed(cls, args: Any, names: Iterable[str]) -> None:

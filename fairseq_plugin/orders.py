@@ -56,5 +56,5 @@ class OrderOptions(Options):
         if len(given) == len(cls.orders(args)):
             for name in cls.replaced_by_all:
                 if getattr(args, name) is not None:
-                    rule = "does not go with " + " and ".join(f"{{{order}}}" for order in given)
+                    rule = "conflicts with " + " and ".join(f"{{{order}}}" for order in given)
                     raise FieldError(name, getattr(args, name), rule, **given)

@@ -117,7 +117,7 @@ def say(line: str) -> None:
 def check(args: argparse.Namespace) -> list[str]:
     """The languages of pairs. Raises ValueError for options that do not go together."""
     if args.project.exists():
-        raise ValueError(f"{args.project}: exists already: its train.sh goes on; a new project needs another name")
+        raise ValueError(f"{args.project}: already exists: run its train.sh to continue it, or name another folder")
     if shutil.which("fairseq-preprocess") is None:
         raise ValueError("fairseq-preprocess: is not on the PATH: activate the environment that has fairseq")
     given = args.train or args.text

@@ -68,7 +68,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     sides = [read_lines(path) for path in paths]
     if len({*map(len, sides)}) > 1:
         counts = ", ".join(f"{path} has {len(side):,} lines" for path, side in zip(paths, sides))
-        raise ValueError(f"{counts}: must be as many, because each line translates the other file's line of its number")
+        raise ValueError(f"{counts}: must be equal, because line N of one translates line N of the other")
     for path, side in zip(paths, sides):
         if len(paths) == 2 and "" in side:
             raise ValueError(f"{path}:{side.index('') + 1}: is empty: remove the line, from both files")

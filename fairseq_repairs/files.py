@@ -92,7 +92,7 @@ def require_plain(path: str | Path) -> None:
     with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > os.path.getsize(path):
-            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
+            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 def damage(path: str | Path) -> str | None:

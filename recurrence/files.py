@@ -33,7 +33,7 @@ def require_plain(path: str | Path) -> None:
     with contextlib.suppress(FileNotFoundError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > os.path.getsize(path):
-            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
+            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 @contextlib.contextmanager

@@ -161,7 +161,7 @@ def write(
     sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if is_translation else [config["vocab_size"]]
     for dictionary, size in zip(dictionaries, sizes, strict=True):
         if len(dictionary) != size:
-            raise ValueError(f"--dictionary: has {len(dictionary)} symbols, the model {size}")
+            raise ValueError(f"--dictionary: has {len(dictionary)} symbols: must have the model's {size}")
     make_folder(folder)
     source, target = dictionaries[0], dictionaries[-1]
     eos = source.eos()

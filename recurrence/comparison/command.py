@@ -109,7 +109,7 @@ def _rows(text: str) -> tuple[str, ...]:
     for name in sorted(names - set(ROWS)):
         raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(ROWS)}")
     if "time" in names and "storage" not in names:
-        raise argparse.ArgumentTypeError(f"{text}: time is storage trained for longer, and needs storage")
+        raise argparse.ArgumentTypeError(f"{text}: time needs storage, which it trains for longer")
     return tuple(name for name in ROWS if name in names)
 
 

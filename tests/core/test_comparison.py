@@ -311,7 +311,7 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
     ("words", "rule"),
     [
         ("--rows wide", "wide: must be one of looped, once, storage, narrow, deep, time"),
-        ("--rows time", "time is storage trained for longer, and needs storage"),
+        ("--rows time", "time needs storage, which it trains for longer"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
         ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),

@@ -235,7 +235,7 @@ def test_pretrained_embedding_is_loaded(side, embedding_file):
     loaded = [words.index(word) for word in ("3", "5")]
     assert (embedding[loaded] == 0.25).all()
     assert not (embedding == 0.25).all(1)[[row for row in range(len(words)) if row not in loaded]].any()
-    with pytest.raises(ValueError, match="must be an embedding: .*, 32 numbers as the model is wide"):
+    with pytest.raises(ValueError, match="must be an embedding: .*, with the 32 numbers of the model's width"):
         build("vanilla_base", models.tiny_flags("vanilla_base", f"--{side}-embed-dim", "32", *flags))
 
 

@@ -166,7 +166,7 @@ def test_bad_text_is_named_with_file_and_line(refused):
 
 
 def test_a_project_that_exists_is_left_alone(tmp_path, rejected):
-    assert "exists already" in rejected(start.main, tmp_path, "--text", tmp_path / "x")
+    assert "already exists" in rejected(start.main, tmp_path, "--text", tmp_path / "x")
 
 
 def test_running_text_may_have_empty_lines_and_repeat_short_ones(tmp_path):
