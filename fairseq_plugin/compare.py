@@ -60,7 +60,7 @@ RESERVED = {
     "no_save_optimizer_state": "would leave nothing to continue from",
     **dict.fromkeys(
         ("reset_optimizer", "reset_meters", "reset_dataloader", "reset_lr_scheduler"),
-        "would begin again where an interrupted training goes on",
+        "would start anew where an interrupted training continues",
     ),
     "checkpoint_suffix": "would hide the checkpoints",
     "finetune_from_model": "has the weights of one row",

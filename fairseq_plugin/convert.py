@@ -209,7 +209,7 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
     """Warns of a sentencepiece model that lacks a fifth of a dictionary's symbols, so is that of other data.
 
     Raises:
-        ValueError: if the file is no sentencepiece model.
+        ValueError: if the file is not a sentencepiece model.
     """
     if pieces is None:
         return
@@ -232,7 +232,7 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
 
 
 def _load_dictionary(path: Path) -> Dictionary:
-    """Raises ValueError, naming the file, if it is no dictionary."""
+    """Raises ValueError, naming the file, if it is not a dictionary."""
     try:
         return Dictionary.load(str(path))
     except ValueError as error:

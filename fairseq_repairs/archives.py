@@ -13,7 +13,7 @@ from fairseq import file_utils
 from fairseq_repairs.files import require_regular
 from fairseq_repairs.replace import instead
 
-MOST_BYTES, MOST_TIMES = 1 << 30, 20  # that an archive may unpack to, unless it is no more than so many times its size
+MOST_BYTES, MOST_TIMES = 1 << 30, 20  # an archive may unpack to this size, or to this many times its own
 UNPACKED: list[tempfile.TemporaryDirectory] = []  # which Python removes when it ends
 
 

@@ -100,7 +100,7 @@ class TrainingDepth:
 
 
 def _known(update: int | None) -> int:
-    """The number of an update. Raises RuntimeError for None, where it was not told."""
+    """The number of an update. Raises RuntimeError if it is None, because the trainer has not given it."""
     if update is None:
         raise RuntimeError("the depth changes in training: call model.set_num_updates(update) before each update")
     return update

@@ -371,7 +371,7 @@ class SReT(ImageModel):
         """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
 
         Raises:
-            ValueError: if it is no size, or slices do not divide the tokens. The model is unchanged then.
+            ValueError: if it is not a size, or slices do not divide the tokens. The model is unchanged then.
         """
         replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
         sizes = self.config.grids(img_size)

@@ -360,7 +360,7 @@ def main() -> None:
         report_to_torchrun(line)
         sys.exit(line)
     except KeyboardInterrupt:
-        print(f"{command_line.prog}: stopped; with --resume, it goes on after the last complete epoch", file=sys.stderr)
+        print(f"{command_line.prog}: stopped; --resume continues after the last complete epoch", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     finally:
         if torch.distributed.is_initialized():

@@ -172,9 +172,7 @@ def report(
     for name, (smallest, largest) in at_worst.items():
         print(f"{name}: safe from {smallest} to {largest} passes")
         if (least := at_best[name][0]) < smallest:
-            print(
-                f"{name}: may be safe from {least} passes; {args.tolerance} points cannot be told with so few examples"
-            )
+            print(f"{name}: may be safe from {least} passes; too few examples to measure {args.tolerance} points")
     if args.output is not None:
         save(points, args.output)
 

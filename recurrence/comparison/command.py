@@ -170,7 +170,7 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
 
 
 def _estimate(comparison: Comparison, rows: Sequence[Row], numbers: Mapping[str, int]) -> str:
-    """How long so many trainings of each row take on this machine."""
+    """How long these numbers of trainings of each row take on this machine."""
     minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name != "time"}
     said = [f"{name} {numbers[name]} x {each:,.1f}" for name, each in minutes.items()]
     if "time" in numbers:

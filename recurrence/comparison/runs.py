@@ -253,7 +253,7 @@ class Runner:
 
 
 def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
-    """The lines that a command appends to its log behind so many bytes, until it has ended."""
+    """The lines that a command appends to its log after the first `begin` bytes, until it has ended."""
     with log.open("rb") as file:
         file.seek(begin)
         line, ended = b"", False
