@@ -223,7 +223,7 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def _check(cls, args, task) -> None:
-        """Raises ValueError for options that do not go together."""
+        """Raises ValueError for options that conflict."""
         check_task(args, task)
         if cls.reads_text and task.source_dictionary is None:
             raise ValueError(f"--task: {type(task).__name__} reads speech; must be translation, or --arch one of s2t_*")

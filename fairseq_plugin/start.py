@@ -115,7 +115,7 @@ def say(line: str) -> None:
 
 
 def check(args: argparse.Namespace) -> list[str]:
-    """The languages of pairs. Raises ValueError for options that do not go together."""
+    """The languages of pairs. Raises ValueError for options that conflict."""
     if args.project.exists():
         raise ValueError(f"{args.project}: already exists: run its train.sh to continue it, or name another folder")
     if shutil.which("fairseq-preprocess") is None:

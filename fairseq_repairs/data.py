@@ -97,7 +97,7 @@ def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> N
 
 @before(utils, "parse_embedding")
 def require_lines_of_embeddings(embed_path: str) -> None:
-    """Rejects a device, or one endless line, in the place of an embedding (`--encoder-embed-path`)."""
+    """Rejects a device, or one endless line, in place of an embedding (`--encoder-embed-path`)."""
     require_lines(embed_path)
 
 
