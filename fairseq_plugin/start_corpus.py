@@ -14,8 +14,8 @@ LONGEST = 1000  # characters in a sentence of a pair; the models read 1,024 piec
 COPIED = 100  # characters from which a line that is in two texts is no coincidence
 # Texts without a row in common, and what to do about one that is in both.
 APART = {
-    ("train", "valid"): "the training text, or validation would tell how well it was memorised",
-    ("train", "test"): "the training text, or the score would tell how well it was memorised",
+    ("train", "valid"): "the training text, or validation would measure how well it was memorised",
+    ("train", "test"): "the training text, or the score would measure how well it was memorised",
     ("valid", "test"): "the validation text, or the checkpoint would be chosen by what scores it",
 }
 LEAST = {1: 20, 2: 50}  # rows for training, by the number of sides

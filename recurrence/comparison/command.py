@@ -152,7 +152,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
             results = _results(comparison, rows, args.seeds, output, runner)
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
-    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this; the logs are {LOGS}.")
+    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv contain this; the logs are {LOGS}.")
     _end_at_failures(list(results.values()))
 
 
