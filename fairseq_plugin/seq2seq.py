@@ -33,7 +33,7 @@ from recurrence.loop import Loop, named_loops
 from recurrence.papers.admin import admins, attach
 from recurrence.position import attention_positions
 
-STATIC = "static level signals are the positions, as in the Universal Transformer"
+STATIC = "conflicts with static level signals, which already have the positions"
 # Options from before --position, and the kind of positions that each stands for.
 OLDER_POSITIONS = dict(
     encoder_learned_pos="learned", decoder_learned_pos="learned", no_token_positional_embeddings="none"

@@ -177,7 +177,7 @@ def training_depth(
     if mixed_depth and not drawn and (blocks == len(order) or passes_at(order, blocks) is None):
         raise FieldError("mixed_depth", True, f"the order {text} has no shorter form that runs each block once")
     if pass_loss and not depth.stops_of(max(drawn, default=len(order))):
-        rule = f"no earlier pass is the end of a model of fewer passes, in the order {text}"
+        rule = f"needs an earlier pass at which a shallower model would end; the order {text} has none"
         raise FieldError("pass_loss", pass_loss, rule)
     return depth
 

@@ -146,7 +146,7 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
         raise
     except UNREADABLE as error:
         rejected = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
-        reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
+        reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another type"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
         raise RuntimeError(f"{message}. {error}") from error
     try:

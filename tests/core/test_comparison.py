@@ -44,7 +44,7 @@ def test_six_models_tell_the_size_of_the_largest_that_fits(target, ffn):
         return parameters(4 + steps, ffn * (4 + steps) // 4 + hidden)
 
     if target < stored(-3, 0):
-        with pytest.raises(ValueError, match="--rows: narrow: with as many heads, no model stores so little"):
+        with pytest.raises(ValueError, match="--rows: narrow: no model with as many heads is small enough"):
             as_large(stored, target)
         return
     built.clear()

@@ -105,7 +105,7 @@ def test_a_model_without_loops_is_rejected():
         ("cycle", dict(pass_loss=-0.5), "--pass-loss=-0.5: must be > 0"),
         ("cycle", dict(mixed_depth=True, pass_loss=1.0), "--mixed-depth: conflicts with --pass-loss=1.0"),
         ("takase_vanilla", dict(mixed_depth=True), r"--mixed-depth: the order 0 1 2 3 has no .* \(encoder\)"),
-        ("sequence", dict(pass_loss=1.0), "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
+        ("sequence", dict(pass_loss=1.0), "--pass-loss=1.0: needs an earlier pass at which a shallower model"),
     ],
 )
 def test_wrong_options_are_rejected(arch, given, message):
@@ -302,7 +302,9 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flag
 def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth():
     arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--block-loops")
     once = models.options(arch, *models.tiny_flags(arch, *loops, "1"))
-    with pytest.raises(ValueError, match=r"--inject-embedding: needs a pass that runs again, .* or --depth-range"):
+    with pytest.raises(
+        ValueError, match=r"--inject-embedding: needs a layer that runs more than once, .*--depth-range"
+    ):
         models.task_of(arch).build_model(once)
     once.depth_range = "3-6"  # fairseq-train gives the model all options, and a checkpoint has them
     built, model = models.task_of(arch).build_model(once).double().eval(), models.tiny(arch, *loops, "2")

@@ -40,7 +40,7 @@ class Knob(NamedTuple):
     off: dict[str, Any] = {}
 
 
-STATIC = {"universal": "--{}-learned-pos: static level signals are the positions"}
+STATIC = {"universal": "--{}-learned-pos: conflicts with static level signals"}
 LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
@@ -85,7 +85,7 @@ KNOBS = {
     "no_token_positional_embeddings": Knob(
         "--no-token-positional-embeddings",
         "output",
-        rejected={"universal": "--no-token-positional-embeddings: static level signals are the positions"},
+        rejected={"universal": "--no-token-positional-embeddings: conflicts with static level signals"},
     ),
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.

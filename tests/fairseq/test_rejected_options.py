@@ -27,7 +27,7 @@ BAD = {
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
         "--embedding-dropout 1.5": r"--embedding-dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
-        "--level-signal static --decoder-learned-pos": "--decoder-learned-pos: static level signals are the positions",
+        "--level-signal static --decoder-learned-pos": "--decoder-learned-pos: conflicts with static level signals",
     },
     "universal": {"--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1"},
     "one_wide_ffn_tiny": {
@@ -72,7 +72,7 @@ BAD = {
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 4,2": "--reuse-map=4,2: has 2 entries, needs one for each of --decoder-layers",
-        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a layer that runs more than once",
         "--inject-adapter": "--inject-adapter: needs --inject-embedding",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
     },

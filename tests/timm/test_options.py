@@ -198,7 +198,7 @@ REJECTIONS = {
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
         (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): conflicts with loops=2"),
         (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at depth 2, only at 3, 6$"),
-        (dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass is the end of a model of fewer"),
+        (dict(pass_loss=1.0), "pass_loss=1.0: needs an earlier pass at which a shallower model would end"),
     ],
     "sret_t": [
         (dict(embed_dim=7), "embed_dim=7: must be even"),
