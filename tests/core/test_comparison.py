@@ -135,7 +135,7 @@ def test_lower_scores_may_be_better(tmp_path):
 
 def test_a_control_that_diverges_is_a_result(tmp_path):
     text = page(tmp_path, looped=[30, 31], deep=[None, None])
-    assert "Against a block of its own for every pass: no pair of runs has finished." in text
+    assert "Against a separate block for every pass: no pair of runs has finished." in text
     assert "seed 1: loss nan; seed 2: loss nan" in text
 
 
