@@ -15,8 +15,8 @@ ROUNDS ?= 20
 .PHONY: help install demo demo-pronounce demo-vision test test-fairseq test-timm test-timm-versions fuzz lint bench gpu test-official
 
 help:
-	@echo "make install        put everything that fairseq, timm, the tests and the recipes need into $(VENV)"
-	@echo "make demo           one block as a loop and run once on a cellular automaton: which of them goes on? (a minute)"
+	@echo "make install        install everything that fairseq, timm, the tests and the recipes need into $(VENV)"
+	@echo "make demo           train one block in a loop and the same block run once, on a cellular automaton (a minute)"
 	@echo "make demo-pronounce train a small RingFormer to pronounce English words, score it, try it on yours (5 minutes)"
 	@echo "make demo-vision    train a small RingFormer-ViT and a small SReT on handwritten digits (about 2 minutes)"
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
@@ -25,7 +25,7 @@ help:
 	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, or a checkout: its scripts run, too"
 	@echo "make fuzz           try random options, hostile files, kills and full disks    ROUNDS=100 says how often (20)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
-	@echo "make gpu            tests on a GPU in about 10 minutes, then half an hour of the papers' rows; the next call goes on with them"
+	@echo "make gpu            tests on a GPU in about 10 minutes, then half an hour of the papers' rows; the next call continues them"
 	@echo "make lint           check style, formatting and annotations"
 	@echo "make test-official  run the tests on fairseq 0.12.2 under Python 3.10"
 	@echo

@@ -110,7 +110,7 @@ def _chosen(args: argparse.Namespace) -> list[str]:
         raise ValueError("--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints")
     for path in args.inputs:
         if not Path(path).is_file():
-            raise ValueError(f"{path} is no file; a folder needs --num-epoch-checkpoints or --num-update-checkpoints")
+            raise ValueError(f"{path}: not a file; a folder needs --num-epoch-checkpoints or --num-update-checkpoints")
     return args.inputs
 
 

@@ -60,7 +60,7 @@ RESERVED = {
     "no_save_optimizer_state": "would leave nothing to continue from",
     **dict.fromkeys(
         ("reset_optimizer", "reset_meters", "reset_dataloader", "reset_lr_scheduler"),
-        "would begin again where an interrupted training goes on",
+        "would start anew where an interrupted training continues",
     ),
     "checkpoint_suffix": "would hide the checkpoints",
     "finetune_from_model": "has the weights of one row",
@@ -218,7 +218,7 @@ def _check(args: Namespace) -> None:
             raise ValueError(f"--score-sentences={args.score_sentences}: must be >= 1")
         if args.task not in SCORERS:
             raise ValueError(
-                f"--score-sentences={args.score_sentences}: a text is scored in one pass, without decoding"
+                f"--score-sentences={args.score_sentences}: conflicts with --task={args.task}, which decodes nothing"
             )
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():

@@ -83,7 +83,7 @@ def _flags(family: type[ConfiguredModel], arch: str, wanted: dict[str, Any]) -> 
     for _ in range(2):  # what an option is by default may depend on others
         given |= {name: value for name, value in _other(arch, given, options).items() if value is not None}
     for name in _other(arch, given, options):
-        raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and it cannot be taken back")
+        raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and no option turns it off")
     flags = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]
     return [flag if value is True else f"{flag}={value}" for flag, value in flags]
 

@@ -59,11 +59,11 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
     """
     args = state.get("args") or (state.get("cfg") or {}).get("model")
     if not args:
-        raise ValueError("IN: holds no options of a model, under args or cfg")
+        raise ValueError("IN: has no model options under args or cfg")
     args = argparse.Namespace(**(vars(args) if isinstance(args, argparse.Namespace) else args))
     args.arch = getattr(args, "arch", None) or getattr(args, "_name", None)
     if args.arch is None:
-        raise ValueError("IN: its options name no architecture, under arch or _name")
+        raise ValueError("IN: its options name no architecture under arch or _name")
     task = _group(state, "task")
     for name in LIMITS:
         if getattr(args, name, None) is None and task.get(name) is not None:
@@ -209,7 +209,7 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
     """Warns of a sentencepiece model that lacks a fifth of a dictionary's symbols, so is that of other data.
 
     Raises:
-        ValueError: if the file is no sentencepiece model.
+        ValueError: if the file is not a sentencepiece model.
     """
     if pieces is None:
         return
@@ -232,7 +232,7 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
 
 
 def _load_dictionary(path: Path) -> Dictionary:
-    """Raises ValueError, naming the file, if it is no dictionary."""
+    """Raises ValueError, naming the file, if it is not a dictionary."""
     try:
         return Dictionary.load(str(path))
     except ValueError as error:

@@ -177,7 +177,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             return super().compute_loss(model, net_output, sample, reduce)
         if self.eps or self.ignore_prefix_size:
             name = "label_smoothing" if self.eps else "ignore_prefix_size"
-            raise ValueError(f"{flag(name)}={getattr(self.cfg, name)}: does not go with an adaptive softmax")
+            raise ValueError(f"{flag(name)}={getattr(self.cfg, name)}: conflicts with an adaptive softmax")
         logits, targets = softmax(net_output[0], model.get_targets(sample, net_output).flatten())
         loss = 0
         for band, (scores, symbols) in enumerate(zip(logits, targets)):
@@ -199,7 +199,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         """The depth of each loop in training, by side.
 
         Raises:
-            ValueError: if the model has no loops, or an option does not go with them or with the trainer.
+            ValueError: if the model has no loops, or an option conflicts with them or with the trainer.
         """
         loops = loops_by_side(model)
         name, value = next(iter(self.given.items()))
@@ -246,7 +246,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             rule = "gives passes that did not run gradients of zero, by which momentum moves them; must be pytorch_ddp"
             raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
         if cfg.mixed_depth and (idle or cfg.find_unused_parameters):
-            raise ValueError("--mixed-depth: its two runs of the model do not go with --find-unused-parameters")
+            raise ValueError("--mixed-depth: its two runs of the model conflict with --find-unused-parameters")
         if idle and not cfg.find_unused_parameters:
             raise ValueError("--find-unused-parameters: must be given in several processes, as passes own parameters")
 

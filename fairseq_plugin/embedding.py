@@ -62,7 +62,7 @@ def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) 
     width = embedding.embedding_dim
     if {len(vector) for vector in vectors.values()} != {width}:
         rule = "must be an embedding: a header line, then one 'symbol numbers' per line"
-        raise ValueError(f"{path}: {rule}, {width} numbers as the model is wide")
+        raise ValueError(f"{path}: {rule}, with the {width} numbers of the model's width")
     utils.load_embedding(vectors, dictionary, embedding)
 
 

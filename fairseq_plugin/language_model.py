@@ -127,7 +127,7 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
 
     @classmethod
     def _check(cls, args, task) -> None:
-        """Raises ValueError for options that do not go together."""
+        """Raises ValueError for options that conflict."""
         cls.options.check(args)
         if isinstance(task, TranslationTask) or task.source_dictionary is None:  # None: a task that reads speech
             rule = "has a source, which a language model does not read; must be language_modeling"

@@ -27,8 +27,8 @@ KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "
 ELASTIC = "elastic_cross_entropy"
 DEPTH_OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_loss")
 
-# Options of earlier versions, and what to use instead. Whoever gives one is told so. A checkpoint may name those that
-# steered a training or a search, but not those that gave the model weights.
+# Options of earlier versions, and what to use instead, which the error says. A checkpoint may name those that steered a
+# training or a search, but not those that gave the model weights.
 FEWER_PASSES = "run fewer passes, as with --model-overrides \"{'decoder_layers': 3}\""
 REMOVED = {
     "exit_threshold": FEWER_PASSES,
@@ -144,11 +144,11 @@ class Options(FairseqDataclass):
                 raise FieldError(name, value, "must be a rate within [0, 1]")
             other = _conflict(spec, args)
             if other and value is not False:
-                raise FieldError(name, value, f"does not go with {{{other}}}", **{other: getattr(args, other)})
+                raise FieldError(name, value, f"conflicts with {{{other}}}", **{other: getattr(args, other)})
 
     @classmethod
     def reject_removed(cls, args: Any, names: Iterable[str]) -> None:
-        """Raises FieldError for the first of these options that is no more, but has a value."""
+        """Raises FieldError for the first of these options that was removed, but has a value."""
         for name in names:
             if name in cls.removed() and getattr(args, name, None):
                 raise FieldError(name, getattr(args, name), f"was removed: {cls.removed()[name]}")

@@ -41,7 +41,7 @@ class OrderOptions(Options):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Also checks the orders. Raises FieldError if a text is no order, or the user also gives what it replaces."""
+        """Also checks the orders. Raises FieldError for an invalid order, or if an option that it replaces is given."""
         super().check(args)
         given = {f"{side}_order": text for side, text in cls.orders(args).items() if text is not None}
         for name, text in given.items():
@@ -56,5 +56,5 @@ class OrderOptions(Options):
         if len(given) == len(cls.orders(args)):
             for name in cls.replaced_by_all:
                 if getattr(args, name) is not None:
-                    rule = "does not go with " + " and ".join(f"{{{order}}}" for order in given)
+                    rule = "conflicts with " + " and ".join(f"{{{order}}}" for order in given)
                     raise FieldError(name, getattr(args, name), rule, **given)

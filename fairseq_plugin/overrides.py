@@ -22,7 +22,7 @@ from fairseq_repairs.replace import after, before
 
 # The names in this command's --model-overrides, or among the arguments of from_pretrained, and how errors write them.
 GIVEN: dict[str, str] = {}
-# Arguments of from_pretrained that are no options.
+# Arguments of from_pretrained that are not options.
 OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 OF_A_SEARCH = {spec.name for spec in fields(GenerationConfig)}
@@ -49,7 +49,7 @@ def _note_arguments(*unused, **given) -> None:
 
 @before(GeneratorHubInterface, "generate")
 def _check_search(interface: GeneratorHubInterface, *unused, **given) -> None:
-    """Raises ValueError for an argument of `translate`, `sample`, `score` or `generate` that is no option of a search.
+    """Raises ValueError for an argument of `translate`, `sample`, `score` or `generate` that no search takes.
 
     Those of the task are left to it.
     """
@@ -93,7 +93,7 @@ def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> 
 
 @before(models, "build_model")
 def _check_validation(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
-    """Raises ValueError for a name in the `--eval-bleu-args` of a new model that is no option of a search."""
+    """Raises ValueError for a name in the `--eval-bleu-args` of a new model that no search takes."""
     if _options_of(getattr(cfg, "_name", None)) is not None and not from_checkpoint:
         given = json.loads(getattr(getattr(task, "cfg", None), "eval_bleu_args", None) or "{}")
         for name in sorted(set(given) - OF_A_SEARCH):

@@ -33,7 +33,7 @@ from recurrence.loop import Loop, named_loops
 from recurrence.papers.admin import admins, attach
 from recurrence.position import attention_positions
 
-STATIC = "static level signals are the positions, as in the Universal Transformer"
+STATIC = "conflicts with static level signals, which already have the positions"
 # Options from before --position, and the kind of positions that each stands for.
 OLDER_POSITIONS = dict(
     encoder_learned_pos="learned", decoder_learned_pos="learned", no_token_positional_embeddings="none"
@@ -223,7 +223,7 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def _check(cls, args, task) -> None:
-        """Raises ValueError for options that do not go together."""
+        """Raises ValueError for options that conflict."""
         check_task(args, task)
         if cls.reads_text and task.source_dictionary is None:
             raise ValueError(f"--task: {type(task).__name__} reads speech; must be translation, or --arch one of s2t_*")
@@ -231,7 +231,7 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
         for side in SIDES:
             pre_norm = f"{side}_normalize_before"
             if args.init == "admin" and getattr(args, pre_norm):
-                raise FieldError("init", "admin", f"needs post-norm, and does not go with {{{pre_norm}}}")
+                raise FieldError("init", "admin", f"needs post-norm, and conflicts with {{{pre_norm}}}")
         cls._check_positions(args)
         if args.share_all_embeddings:
             cls._check_sharing(args, task)
@@ -242,9 +242,9 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
         kind, given = args.position, [name for name in OLDER_POSITIONS if getattr(args, name)]
         for name in given:
             if kind not in (None, OLDER_POSITIONS[name]):
-                raise FieldError(name, True, "does not go with {position}", position=kind)
+                raise FieldError(name, True, "conflicts with {position}", position=kind)
             if OLDER_POSITIONS[name] != OLDER_POSITIONS[given[-1]]:
-                raise FieldError(name, True, f"does not go with {{{given[-1]}}}")
+                raise FieldError(name, True, f"conflicts with {{{given[-1]}}}")
         if cls.has_static_levels(args) and (given or kind in ("sinusoidal", "learned")):
             raise FieldError(given[0], True, STATIC) if given else FieldError("position", kind, STATIC)
 

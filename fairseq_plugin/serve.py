@@ -199,9 +199,9 @@ def _check(about: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("folder", metavar="FOLDER", help="written by `python -m fairseq_plugin.convert onnx`")
-    parser.add_argument("--beam", type=int, default=5, help="hypotheses of a line (5)")
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses per line (default: 5)")
     parser.add_argument("--tokenized", action="store_true", help="lines are symbols with spaces between them")
-    parser.add_argument("--threads", type=int, default=0, help="threads (all cores)")
+    parser.add_argument("--threads", type=int, default=0, help="threads (default: all cores)")
     args = parser.parse_args()
     if args.beam < 1:
         parser.error(f"--beam={args.beam}: must be >= 1")

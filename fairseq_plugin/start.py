@@ -8,8 +8,8 @@ Usage::
 
 The first command reads and checks the text, times updates of a few sizes on this machine, and chooses a training that
 fits into the time. Everything else is done by fairseq's and sentencepiece's own commands, in scripts that give the
-reason for each choice. With `--text FILE` in place of `--train`, the model is one of language, and `write.sh` goes on
-with a text.
+reason for each choice. With `--text FILE` in place of `--train`, the model is a language model, and `write.sh`
+continues a text.
 """
 
 import argparse
@@ -115,9 +115,9 @@ def say(line: str) -> None:
 
 
 def check(args: argparse.Namespace) -> list[str]:
-    """The languages of pairs. Raises ValueError for options that do not go together."""
+    """The languages of pairs. Raises ValueError for options that conflict."""
     if args.project.exists():
-        raise ValueError(f"{args.project}: exists already: its train.sh goes on; a new project needs another name")
+        raise ValueError(f"{args.project}: already exists: run its train.sh to continue it, or name another folder")
     if shutil.which("fairseq-preprocess") is None:
         raise ValueError("fairseq-preprocess: is not on the PATH: activate the environment that has fairseq")
     given = args.train or args.text
@@ -299,7 +299,7 @@ def write_script(path: Path, text: str) -> None:
 def command_line() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_plugin.start", description=__doc__.split("\n")[0])
-    parser.add_argument("project", type=Path, help="folder to make")
+    parser.add_argument("project", type=Path, help="folder to create")
     texts = parser.add_mutually_exclusive_group(required=True)
     texts.add_argument(
         "--train", type=Path, nargs=2, default=[], metavar=("SOURCE", "TARGET"), help="sentences and their translations"
@@ -308,7 +308,7 @@ def command_line() -> argparse.ArgumentParser:
     held = "the same for %s (default: lines of the training text are held out)"
     parser.add_argument("--valid", type=Path, nargs="+", default=[], metavar="FILE", help=held % "validation")
     parser.add_argument("--test", type=Path, nargs="+", default=[], metavar="FILE", help=held % "the final score")
-    parser.add_argument("--minutes", type=minutes, default=30.0, help="for training (default: 30)")
+    parser.add_argument("--minutes", type=minutes, default=30.0, help="time for training (default: 30)")
     return parser
 
 

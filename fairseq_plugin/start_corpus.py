@@ -14,8 +14,8 @@ LONGEST = 1000  # characters in a sentence of a pair; the models read 1,024 piec
 COPIED = 100  # characters from which a line that is in two texts is no coincidence
 # Texts without a row in common, and what to do about one that is in both.
 APART = {
-    ("train", "valid"): "the training text, or validation would tell how well it was memorised",
-    ("train", "test"): "the training text, or the score would tell how well it was memorised",
+    ("train", "valid"): "the training text, or validation would measure how well it was memorised",
+    ("train", "test"): "the training text, or the score would measure how well it was memorised",
     ("valid", "test"): "the validation text, or the checkpoint would be chosen by what scores it",
 }
 LEAST = {1: 20, 2: 50}  # rows for training, by the number of sides
@@ -68,7 +68,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     sides = [read_lines(path) for path in paths]
     if len({*map(len, sides)}) > 1:
         counts = ", ".join(f"{path} has {len(side):,} lines" for path, side in zip(paths, sides))
-        raise ValueError(f"{counts}: must be as many, because each line translates the other file's line of its number")
+        raise ValueError(f"{counts}: must be equal, because line N of one translates line N of the other")
     for path, side in zip(paths, sides):
         if len(paths) == 2 and "" in side:
             raise ValueError(f"{path}:{side.index('') + 1}: is empty: remove the line, from both files")

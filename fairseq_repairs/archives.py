@@ -13,7 +13,7 @@ from fairseq import file_utils
 from fairseq_repairs.files import require_regular
 from fairseq_repairs.replace import instead
 
-MOST_BYTES, MOST_TIMES = 1 << 30, 20  # that an archive may unpack to, unless it is no more than so many times its size
+MOST_BYTES, MOST_TIMES = 1 << 30, 20  # an archive may unpack to this size, or to this many times its own
 UNPACKED: list[tempfile.TemporaryDirectory] = []  # which Python removes when it ends
 
 
@@ -52,7 +52,7 @@ def _unpack(archive: str, folder: str) -> str:
         with tarfile.open(archive) as members:
             most = max(MOST_BYTES, MOST_TIMES * os.path.getsize(archive))
             if any(size > most for size in itertools.accumulate(member.size for member in members)):
-                raise ValueError(f"{archive}: unpacks to more than {most:,} bytes: must not")
+                raise ValueError(f"{archive}: must unpack to <= {most:,} bytes")
             members.extractall(folder, filter="data")
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{archive}: must be an archive whose names stay within it: {error}") from error

@@ -57,7 +57,7 @@ def _explained(parser: ArgumentParser, option: str) -> str:
     owners = [f"--{group} {_some(names)}" for group, names in _owners(option) if names]
     if owners:
         return f"{option} is an option of {', '.join(owners)}"
-    return f"{option} is no option{_near(option, parser._option_string_actions)}"
+    return f"{option} is not an option{_near(option, parser._option_string_actions)}"
 
 
 def _owners(option: str) -> Iterator[tuple[str, list[str]]]:

@@ -28,7 +28,7 @@ UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, Value
 
 @before(speech_to_text_dataset.SpeechToTextDatasetCreator, "_load_samples_from_tsv")
 def require_lines_of_manifests(creator: type, root: str, split: str) -> None:
-    """Rejects a device, or one endless line, in the place of a list of utterances, which fairseq reads at once."""
+    """Rejects a device, or one endless line, in place of a list of utterances, which fairseq reads at once."""
     require_lines(os.path.join(root, f"{split}.tsv"))
 
 

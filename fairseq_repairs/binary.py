@@ -17,7 +17,7 @@ INDEXED = struct.Struct("<8s5Q")  # magic, version, code of the type of numbers,
 
 @before(indexed_dataset, "infer_dataset_impl")
 def require_files(path: str) -> None:
-    """Rejects a pipe or a device in the place of data or their index, which fairseq waits for, or reads without end."""
+    """Rejects a pipe or a device in place of data or their index, which fairseq waits for, or reads without end."""
     require_regular(indexed_dataset.index_file_path(path))
     require_regular(indexed_dataset.data_file_path(path))
 

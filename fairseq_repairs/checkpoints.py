@@ -239,7 +239,7 @@ def load_safely(path: str | Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | Path) -> Iterator[None]:
-    """Turns the safe loader's errors into a CheckpointError that names the file; rejects one that is no plain file."""
+    """Turns the safe loader's errors into a CheckpointError that names the file; rejects what is not a plain file."""
     # Allow the types again: leaving torch's safe_globals disallows its types even if they were allowed before, and timm
     # uses it for argparse.Namespace whenever it reads a checkpoint.
     allow_checkpoint_types()

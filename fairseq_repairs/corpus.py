@@ -139,7 +139,7 @@ def resume_with_same_dictionaries(
 def require_same_symbols_of_fusion(
     search: Any, models: Any, tgt_dict: Any, *args, lm_model=None, lm_weight=1.0, **kwargs
 ) -> None:
-    """Rejects a model (`--lm-path`) that is none of language, or whose dictionary is not that of the target.
+    """Rejects an `--lm-path` that is not a language model, or whose dictionary is not the target's.
 
     fairseq adds up the scores of symbols that only have the same number. Without `--lm-weight`, it multiplies those of
     the language model by 0; a warning says so.

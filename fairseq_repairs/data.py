@@ -97,7 +97,7 @@ def name_wrong_dictionaries(read: Callable, dictionary: Dictionary, f: Any) -> N
 
 @before(utils, "parse_embedding")
 def require_lines_of_embeddings(embed_path: str) -> None:
-    """Rejects a device, or one endless line, in the place of an embedding (`--encoder-embed-path`)."""
+    """Rejects a device, or one endless line, in place of an embedding (`--encoder-embed-path`)."""
     require_lines(embed_path)
 
 
@@ -157,7 +157,7 @@ def evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
 def reject_no_tokens(results: dict[str, float], *args, **kwargs) -> None:
     """Rejects a text of which no token is evaluated; `fairseq-eval-lm` prints a perplexity of 1.00."""
     if results["loss"] == 0:
-        raise ValueError("no token was evaluated: every block is too long, or in another one of --num-shards")
+        raise ValueError("no token was evaluated: every block is too long, or in another of the --num-shards")
 
 
 @instead(LanguageModelingTask, "eval_lm_dataloader")

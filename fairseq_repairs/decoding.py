@@ -76,7 +76,7 @@ def keep_overlaps_of_each_sentence(
 
 @before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
 def require_least_length_beside_longer_prefixes(search: SequenceGenerator, *args, **kwargs) -> None:
-    """Lets `--min-len` act on a sentence whose prefix has ended, although another prefix of the batch goes on.
+    """Lets `--min-len` act on a sentence whose prefix has ended, although another prefix of the batch is longer.
 
     In fairseq it acts after the longest prefix only, so that the shorter ones may end too early. The method is replaced
     in the object, because TorchScript compiles that of the class.
@@ -106,7 +106,7 @@ def match_words_of_source(search: LengthConstrainedBeamSearch, step: int, lprobs
     """Lets `--match-source-len` give as many words as the source has, in every hypothesis.
 
     fairseq's main branch gives one more, for the end of the source; and where a longer sentence is in the batch, some
-    hypotheses miss their end and go on.
+    hypotheses miss their end and continue.
     """
     if COUNTS_END:
         search.src_lengths = search.src_lengths - 1

@@ -75,7 +75,7 @@ def bounded_lines(file: TextIO, name: str) -> Iterator[str]:
 
 
 def require_lines(path: str | Path) -> None:
-    """Raises OSError for what is no file, and ValueError for a text with a line that may fill the memory."""
+    """Raises OSError if it is not a file, and ValueError for a text with a line that may fill the memory."""
     require_regular(path)
     if os.path.exists(path):
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -92,7 +92,7 @@ def require_plain(path: str | Path) -> None:
     with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > os.path.getsize(path):
-            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
+            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 def damage(path: str | Path) -> str | None:

@@ -151,7 +151,7 @@ def name_nonfinite_updates(step: Callable, trainer: Trainer, *args, **kwargs) ->
 
 @before(Trainer, "__init__")
 def require_adaptive_loss(self, cfg, task, model, criterion, *args, **kwargs) -> None:
-    """Lets an adaptive softmax and its loss need one another; fairseq fails in the first update.
+    """Requires an adaptive softmax and its loss to be used together; fairseq fails in the first update.
 
     A criterion that is not fairseq's own may be able to train one, too.
     """

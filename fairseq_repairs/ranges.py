@@ -1,4 +1,4 @@
-"""Rejects values on which fairseq fails by the option's name, before any work."""
+"""Rejects values on which fairseq fails, by the option's name and before any work."""
 
 import json
 import math

@@ -328,7 +328,7 @@ def warn_of_unused_model(extra: dict[str, Any] | None, trainer: Trainer, filenam
     missing = "" if PathManager.exists(wanted) else ", which does not exist,"
     logger.warning(
         f"--finetune-from-model {wanted}{missing} is not used: the training of {filename}, which did not begin with "
-        "it, goes on; use another --save-dir"
+        "it, continues; use another --save-dir"
     )
 
 

@@ -50,8 +50,8 @@ def require_held(build: Callable[[], nn.Module], most: int, path: Any) -> None:
     tables = sum(each.numel() for each in _tables(model))
     if parameters > most or tables > MOST:
         raise ValueError(
-            f"{path}: its options describe a model of {parameters:,} parameters and {tables:,} other numbers: must not "
-            f"be more than {most:,}, for which the file has room, and {MOST:,}"
+            f"{path}: its options describe a model of {parameters:,} parameters and {tables:,} other numbers: must "
+            f"be <= {most:,}, for which the file has room, and <= {MOST:,}"
         )
 
 

@@ -29,7 +29,7 @@ def load_dictionary(load: Callable, replace_unk: str | None) -> dict[str, str] |
     """Lets `--replace-unk` do without a dictionary: fairseq takes it for a file named "@@ " (issue 3533).
 
     Raises:
-        ValueError: a line is no entry, or it is no file, or too large: a pipe may have no end.
+        ValueError: if a line is not an entry, or the path is not a file (a pipe may have no end) or too large.
     """
     require_regular(replace_unk or "", MOST_BYTES)
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What one GPU can train and time in half an hour, the most valuable first; `make gpu` ends with it. The next call skips what
-# has finished and goes on with the rest, which is printed at the end. The trainings of a table run side by side, speeds are
+# has finished and continues with the rest, which is printed at the end. The trainings of a table run side by side, speeds are
 # measured alone. Each row is recorded in results.csv as soon as it finishes; what the benchmarks print is in $OUT/gpu.
 #   SCALE    paper (default), or smoke: the first row of each table and one benchmark, also without a GPU
 #   BUDGET   seconds (default 1800), after which what still runs is stopped

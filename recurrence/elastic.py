@@ -100,7 +100,7 @@ class TrainingDepth:
 
 
 def _known(update: int | None) -> int:
-    """The number of an update. Raises RuntimeError for None, where it was not told."""
+    """The number of an update. Raises RuntimeError if it is None, because the trainer has not given it."""
     if update is None:
         raise RuntimeError("the depth changes in training: call model.set_num_updates(update) before each update")
     return update
@@ -130,7 +130,7 @@ def check_options(given: Mapping[str, Any]) -> None:
         given: those that the user has set, by name, see :func:`training_depth`, and options of one plugin alone.
 
     Raises:
-        FieldError: where a value breaks its rule, does not go with another or lacks one that it needs.
+        FieldError: where a value breaks its rule, conflicts with another or lacks one that it needs.
     """
     warmup, loss = given.get("depth_warmup_updates"), given.get("pass_loss")
     if warmup is not None and warmup < 1:
@@ -138,7 +138,7 @@ def check_options(given: Mapping[str, Any]) -> None:
     if loss is not None and not 0 < loss < float("inf"):
         raise FieldError("pass_loss", loss, "must be > 0")
     if "mixed_depth" in given and loss is not None:
-        raise FieldError("mixed_depth", True, "does not go with {pass_loss}", pass_loss=loss)
+        raise FieldError("mixed_depth", True, "conflicts with {pass_loss}", pass_loss=loss)
     if warmup is not None and not {"depth_range", "pass_loss"} & given.keys():
         raise FieldError("depth_warmup_updates", warmup, "needs {depth_range} or {pass_loss}")
 
@@ -166,7 +166,7 @@ def training_depth(
         prefix_only: only draw depths that run the first passes in order, as fixed depth tables require.
 
     Raises:
-        FieldError: where a value does not go with the order.
+        FieldError: where a value conflicts with the order.
     """
     drawn: tuple[int, ...] = ()
     if depth_range is not None:
@@ -177,7 +177,7 @@ def training_depth(
     if mixed_depth and not drawn and (blocks == len(order) or passes_at(order, blocks) is None):
         raise FieldError("mixed_depth", True, f"the order {text} has no shorter form that runs each block once")
     if pass_loss and not depth.stops_of(max(drawn, default=len(order))):
-        rule = f"no earlier pass is the end of a model of fewer passes, in the order {text}"
+        rule = f"needs an earlier pass at which a shallower model would end; the order {text} has none"
         raise FieldError("pass_loss", pass_loss, rule)
     return depth
 
@@ -199,7 +199,7 @@ def depths_of(
     if ends[1] > DEEPEST:
         raise FieldError("depth_range", given, f"MAX must be at most {DEEPEST} passes")
     if passes > 1 and block_count(order) == passes:
-        raise FieldError("depth_range", given, f"needs a block that runs again, but each of the {passes} runs once")
+        raise FieldError("depth_range", given, f"needs a block that runs more than once; all {passes} run once")
     if prefix_only and ends[1] > passes:
         rule = f"MAX must be <= {passes}, because there is no depth signal for more passes"
         raise FieldError("depth_range", given, rule)

@@ -33,7 +33,7 @@ def require_plain(path: str | Path) -> None:
     with contextlib.suppress(FileNotFoundError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
         if unpacked > os.path.getsize(path):
-            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must not be more than it has")
+            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def require_small(path: str | Path) -> None:
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """What a text holds. Raises OSError for what is no file, and ValueError if it is no UTF-8 or too large to read."""
+    """A file's text. Raises OSError if it is not a file, and ValueError if it is not UTF-8 or too large to read."""
     require_small(path)
     try:
         return Path(path).read_text(encoding="utf-8", errors=errors)
@@ -167,7 +167,7 @@ def read_text(path: str | Path, errors: str = "strict") -> str:
 
 
 def read_json(path: str | Path, kind: type) -> Any:
-    """What a JSON file holds. Raises ValueError, with the name, if it is damaged or holds something of another kind."""
+    """What a JSON file contains. Raises ValueError, with its name, if it is damaged or contains another kind."""
     text = read_text(path)
     try:
         found = json.loads(text)

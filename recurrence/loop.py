@@ -88,7 +88,7 @@ class Loop(nn.Module):
             return passes
         indices = passes_at(self.order, passes)
         if indices is None:
-            raise ValueError(f"depth={passes}: the order {' '.join(map(str, self.order))} does not run at it")
+            raise ValueError(f"depth={passes}: the order {' '.join(map(str, self.order))} cannot run at this depth")
         return indices
 
     def forward(

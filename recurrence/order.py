@@ -40,7 +40,7 @@ def parse_order(text: str) -> Order:
     """ "0,1,1,2" -> (0, 1, 1, 2).
 
     Raises:
-        FieldError: if an entry is no whole number, or a block below the largest is left out.
+        FieldError: if an entry is not a whole number, or a block below the largest is left out.
     """
     if not re.fullmatch(r"\s*[0-9]{1,6}\s*(,\s*[0-9]{1,6}\s*)*", text):
         raise FieldError("order", text, "must be the numbers of stored blocks from 0, one per pass, such as 0,1,1,2")

@@ -15,7 +15,7 @@ class Dropout(nn.Dropout):
     """torch's module with a quick mask on CPUs: four decisions from each 64-bit random number.
 
     PyTorch draws one random number per element there, an eighth of the time of a training step. The numbers come from
-    PyTorch's generator, so seeds and resumed runs work as usual. Hooks, `train()` on the module and a changed `p` act.
+    PyTorch's generator, so seeds and resumed runs work as usual, and so do hooks, `train()` and a changed `p`.
 
     Differs from PyTorch's: rates are rounded to steps of 1 / 65,536, and kept elements are scaled by the rounded rate.
     """

@@ -132,7 +132,7 @@ class Table(nn.Module):
         return self._at_least(length + self.offset, like)[self.offset : self.offset + length]
 
     def _at_least(self, size: int, like: Tensor) -> Tensor:
-        """At least so many rows; cached, except in a compiled graph, whose tensors may live in memory of its own.
+        """At least `size` rows; cached, except in a compiled graph, whose tensors may live in memory of its own.
 
         An exported graph computes as many as it needs, as their number may change.
         """
@@ -205,7 +205,7 @@ class DistanceTable(Table):
 
 
 class AttentionPositions(nn.Module):
-    """What a stack tells its blocks, at every pass, about the places of the tokens. Here: nothing.
+    """The positions that a stack passes to its blocks at every pass. This base class has none.
 
     Padding before a text does not change positions inside attention, because they depend on distances only.
     """

@@ -34,7 +34,7 @@ def bound_caches() -> None:
     """Makes oneDNN, and torch above it, keep the programs and workspaces of the last 128 products instead of 1,024.
 
     Batches of text rarely repeat a shape, so a training would grow by gigabytes; one batch needs fewer products than
-    these. Sets environment variables that are read at the first product; those of the user stand.
+    these. Sets environment variables that are read at the first product, unless the user has set them.
     """
     for name in CACHES:
         os.environ.setdefault(name, "128")
@@ -100,7 +100,7 @@ def is_plain(layer: nn.Module, kind: type[nn.Module] = nn.Linear) -> bool:
 
 
 def allow_graphs(number: int) -> None:
-    """Lets the compiler make at least so many graphs of one function, here of all blocks together."""
+    """Lets the compiler make at least `number` graphs of one function, here of all blocks together."""
     from torch._dynamo import config  # imported here because it loads the compiler
 
     config.recompile_limit = max(config.recompile_limit, number)

@@ -32,12 +32,12 @@ class Removed(argparse.Action):
 
 
 def reject_options(parser: argparse._ActionsContainer, removed: Mapping[str, str]) -> None:
-    """Adds options to a parser that are no more: by the name that they had in Python, what to use instead."""
+    """Rejects removed options of a parser. `removed`: what to use instead, by the name that each had in Python."""
     for name, instead in removed.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action=Removed, instead=instead)
 
 
 def reject_command(commands: argparse._SubParsersAction, name: str, instead: str) -> None:
-    """Adds a command that is no more to a parser's commands."""
+    """Rejects a removed command of a parser, and says what to use instead."""
     old = commands.add_parser(name, add_help=False)
     old.add_argument("arguments", action=Removed, instead=instead, nargs=argparse.REMAINDER)

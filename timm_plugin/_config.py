@@ -132,7 +132,7 @@ class ImageConfig:
             **rules: `step`, `unit` and `prefix_only`, see :func:`recurrence.elastic.training_depth`.
 
         Raises:
-            FieldError: where an option does not go with the order.
+            FieldError: where an option conflicts with the order.
         """
         given = (self.depth_range, self.depth_warmup_updates, self.mixed_depth, self.pass_loss, self.depth_seed or 0)
         return training_depth(order, *given, **rules)

@@ -18,7 +18,7 @@ def drop_removed(kwargs: dict[str, Any], saved: Mapping[str, Any]) -> None:
         saved: those among them that a saved model has brought.
 
     Raises:
-        ValueError: if the user gives one, or if the saved weights are those of a model that is no more.
+        ValueError: if the user gives one, or if the saved weights are those of a removed model.
     """
     for name in kwargs.keys() & REMOVED:
         value = kwargs.pop(name)

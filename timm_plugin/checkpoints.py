@@ -50,7 +50,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         name = metadata["arch"]
     if name is None:
         saved = metadata.get("arch")
-        unknown = f"says {saved!r}, which nothing has registered (--user-module may)" if saved else "does not name it"
+        unknown = f"names {saved!r}, which is not registered (see --user-module)" if saved else "does not name it"
         raise ValueError(f"--model: must name the model of {path}, which {unknown}")
     model = _with_weights(path, name, {**trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}

@@ -26,7 +26,7 @@ class OneWideConfig(ViTConfig):
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """Raises ValueError."""
-        raise ValueError("One Wide FFN shares only its MLP, so that no block runs again")
+        raise ValueError("One Wide FFN shares only its MLP, so no block runs more than once")
 
 
 class OneWideViT(LoopedVisionTransformer):

@@ -52,7 +52,7 @@ class RecursiveConfig(ViTConfig):
         super().check()
         for name in ("loops", "loop_order"):
             if self.order is not None and getattr(self, name) != getattr(RecursiveConfig, name):
-                raise ValueError(f"order={self.order}: does not go with {name}={getattr(self, name)!r}")
+                raise ValueError(f"order={self.order}: conflicts with {name}={getattr(self, name)!r}")
 
     def usual_order(self) -> Order:
         """`depth` blocks in `loop_order`, with `loops` passes for each."""

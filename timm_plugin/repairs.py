@@ -62,7 +62,7 @@ def _save(self: CheckpointSaver, path: str, *args, **kwargs) -> None:
         last = os.path.join(os.path.dirname(path), f"last{self.extension}")
         kept = f"{last} is intact" if os.path.exists(last) else "there is no checkpoint yet"
         free = shutil.disk_usage(os.path.dirname(path) or ".").free
-        raise OSError(f"{path}: cannot be written, {free:,} bytes of the disk are free; {kept}") from error
+        raise OSError(f"{path}: cannot be written, the disk has {free:,} bytes left; {kept}") from error
 
 
 def ranked_checkpoints() -> None:
@@ -146,7 +146,7 @@ def _load_or_name(path: str | Path, *args, **kwargs) -> Any:
         raise
     except UNREADABLE as error:
         rejected = re.search(r"GLOBAL (\S+)", f"{error} {error.__cause__}")
-        reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another kind"
+        reason = f"refers to {rejected[1]}" if rejected else "is truncated, or of another type"
         message = f"{path}: not a checkpoint that can be read safely, as it {reason}; nothing in it was run"
         raise RuntimeError(f"{message}. {error}") from error
     try:
@@ -161,7 +161,7 @@ def _load_tensors(path: str | Path, *args, **kwargs) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(path, *args, **kwargs)
     except (safetensors.SafetensorError, MemoryError) as error:  # the latter if it cannot be mapped
-        raise RuntimeError(f"{path}: truncated, or no safetensors: {error}") from error
+        raise RuntimeError(f"{path}: truncated, or not a safetensors file: {error}") from error
 
 
 def grey_images() -> None:

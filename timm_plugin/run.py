@@ -68,7 +68,7 @@ def with_img_size(arguments: Sequence[str]) -> list[str]:
     if str(known.model).partition(".")[0] not in MODELS:
         return list(arguments)
     if known.test_pool:
-        sys.exit(f"--test-pool: must not be given with {known.model}, which pools in another way")
+        sys.exit(f"--test-pool: must not be given with {known.model}, which pools differently")
     if known.img_size is None or any(pair.startswith("img_size=") for pair in known.model_kwargs):
         return list(arguments)
     return [*arguments, "--model-kwargs", f"img_size={known.img_size}", *known.model_kwargs]  # the last one counts

@@ -125,7 +125,7 @@ class SReTConfig(ImageConfig):
             self.shape(stage)  # which has the rules for sizes
         sliced = any(count != 1 for groups in self.groups for count in groups)
         if sliced and self.class_token:
-            raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as it is of no slice")
+            raise ValueError(f"groups={self.groups}: class_token=True needs 1 everywhere, as the token is in no slice")
         for name in ("permuted_runs", "inference_permutation", "permutation_seed"):
             if not sliced and getattr(self, name) != getattr(SReTConfig, name):
                 raise ValueError(f"{name}={getattr(self, name)!r}: needs slices in groups")
@@ -371,7 +371,7 @@ class SReT(ImageModel):
         """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
 
         Raises:
-            ValueError: if it is no size, or slices do not divide the tokens. The model is unchanged then.
+            ValueError: if it is not a size, or slices do not divide the tokens. The model is unchanged then.
         """
         replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
         sizes = self.config.grids(img_size)

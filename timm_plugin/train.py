@@ -256,7 +256,7 @@ class Trainer:
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and not (is_literal(before) and before == value):
-                more = f"; to train on, start a new run with --model-kwargs checkpoint_path={path}"
+                more = f"; to train further, start a new run with --model-kwargs checkpoint_path={path}"
                 reject(name, value, f"must be {before}, as in the run of {path}{more if name == 'epochs' else ''}")
         try:
             epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
@@ -314,7 +314,7 @@ class Trainer:
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         if start >= args.epochs:
-            more = f"to train on, start a new run with --model-kwargs checkpoint_path={last}"
+            more = f"to train further, start a new run with --model-kwargs checkpoint_path={last}"
             logger.info(f"{output}: has all of its {args.epochs} epochs; {more}")
         began = time.monotonic()
         for epoch in range(start, args.epochs):
@@ -360,7 +360,7 @@ def main() -> None:
         report_to_torchrun(line)
         sys.exit(line)
     except KeyboardInterrupt:
-        print(f"{command_line.prog}: stopped; with --resume, it goes on after the last complete epoch", file=sys.stderr)
+        print(f"{command_line.prog}: stopped; --resume continues after the last complete epoch", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     finally:
         if torch.distributed.is_initialized():

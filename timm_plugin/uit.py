@@ -63,7 +63,7 @@ class UniversalViT(LoopedVisionTransformer):
             nn.init.normal_(self.level_embed)
 
     def depth_rules(self) -> dict[str, Any]:
-        """Of static levels, there are none for more passes than the model's."""
+        """There are no static levels for more passes than the model's own."""
         return dict(prefix_only=self.config.level_signal == "static")
 
     def shows_order(self) -> bool:

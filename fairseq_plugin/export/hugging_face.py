@@ -161,7 +161,7 @@ def write(
     sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if is_translation else [config["vocab_size"]]
     for dictionary, size in zip(dictionaries, sizes, strict=True):
         if len(dictionary) != size:
-            raise ValueError(f"--dictionary: has {len(dictionary)} symbols, the model {size}")
+            raise ValueError(f"--dictionary: has {len(dictionary)} symbols: must have the model's {size}")
     make_folder(folder)
     source, target = dictionaries[0], dictionaries[-1]
     eos = source.eos()
@@ -241,8 +241,8 @@ def _read_pieces(path: Path):
     """The `ModelProto` of a sentencepiece model.
 
     Raises:
-        ValueError: if the file is no such model, or one that is neither BPE nor unigram, puts blanks behind words, or
-            changes its own user-defined symbols, which sentencepiece itself excepts.
+        ValueError: if the file is not such a model, or is one that is neither BPE nor unigram, puts blanks after words,
+            or changes its own user-defined symbols, which sentencepiece itself exempts.
     """
     from sentencepiece import SentencePieceProcessor
     from sentencepiece.sentencepiece_model_pb2 import ModelProto

@@ -118,7 +118,7 @@ class IntraLayerRecurrence(LanguageModel):
             runs_once = len(cls.order(args)) == args.decoder_layers
         # fairseq-train gives a model the options of the criterion, too.
         if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
-            rule = "needs a pass that runs again, by {reuse_map}, {block_loops} > 1 or --depth-range"
+            rule = "needs a layer that runs more than once, by {reuse_map}, {block_loops} > 1 or --depth-range"
             raise FieldError("inject_embedding", True, rule)
         if args.inject_adapter and not args.inject_embedding:
             raise FieldError("inject_adapter", True, "needs {inject_embedding}")

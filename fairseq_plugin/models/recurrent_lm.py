@@ -46,9 +46,9 @@ class KausikRecurrenceOptions(LanguageOptions):
 
     decoder_layers: int = option(6, "number of layers", least=1)
     decoder_ffn_embed_dim: int = option(
-        lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (4 times the model's)"
+        lambda args: 4 * args.decoder_embed_dim, "hidden width of the FFN (default: 4 times the model's)"
     )
-    attention_dropout: float = option(like("dropout"), "rate on attention weights (that of --dropout)")
+    attention_dropout: float = option(like("dropout"), "rate on attention weights (default: that of --dropout)")
     activation_fn: str = option("gelu", "activation of the FFN", choices=ACTIVATIONS)
     regular: bool = option(False, "no recurrence: each token attends to all earlier ones")
     window: int | None = option(1, "tokens that the recurrence reads at a time (paper: 1 for text)", **RECURRENT)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the model, then scores it on the test text. Run it again to go on after an interruption.
+# Trains the model, then scores it on the test text. After an interruption, run it again to continue.
 #
 %{reasons}
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Cuts the lines of text/ into pieces and numbers them. This has run; run it again after a change of text/.
+# Cuts the lines of text/ into pieces and numbers them. This has already run; run it again if you change text/.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p pieces checkpoints
@@ -15,7 +15,7 @@ sentencepiece.SentencePieceTrainer.train(
     vocab_size=%{pieces},
     hard_vocab_limit=False,
     character_coverage=1.0,
-    max_sentence_length=%{longest},  # bytes; longer lines would be left out without a word
+    max_sentence_length=%{longest},  # bytes; longer lines would be silently left out
     minloglevel=1,
 )
 model = sentencepiece.SentencePieceProcessor(model_file="checkpoints/sentencepiece.bpe.model")

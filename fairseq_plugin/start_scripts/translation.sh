@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the model, then scores it on the test set. Run it again to go on after an interruption.
+# Trains the model, then scores it on the test set. After an interruption, run it again to continue.
 #
 %{reasons}
 set -euo pipefail

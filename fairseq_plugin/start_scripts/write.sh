@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Goes on with the beginnings of texts from standard input, one per line: echo "..." | ./write.sh
+# Continues the beginnings of texts from standard input, one per line: echo "..." | ./write.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 

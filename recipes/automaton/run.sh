@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Demo: a cellular automaton, learned by two models with the same stored weights. Passes of `looped` are steps, 1 to 6 in training;
-# `once` runs its block once, is told how many steps to go, and is trained on 1 to 12. Then both are asked for more and more steps.
+# `once` runs its block once, reads the number of steps from the first token, and is trained on 1 to 12. Both are tested on more steps.
 #
 #   recipes/automaton/run.sh [flags of fairseq-train, for both models]
 #

@@ -172,9 +172,7 @@ def report(
     for name, (smallest, largest) in at_worst.items():
         print(f"{name}: safe from {smallest} to {largest} passes")
         if (least := at_best[name][0]) < smallest:
-            print(
-                f"{name}: may be safe from {least} passes; {args.tolerance} points cannot be told with so few examples"
-            )
+            print(f"{name}: may be safe from {least} passes; too few examples to measure {args.tolerance} points")
     if args.output is not None:
         save(points, args.output)
 
@@ -188,7 +186,7 @@ def table(points: Iterable[Point], score: str) -> str:
     """The curve as text."""
     lines = [f"{'depth':<12}{score:>12}{'ms each':>12}{'agreement':>12}"]
     for point in points:
-        margin = "" if point.margin is None else f"  ± {point.margin:.2f} beside the full depth"
+        margin = "" if point.margin is None else f"  ± {point.margin:.2f} from the full depth"
         numbers = f"{point.score:>12.2f}{1000 * point.seconds:>12.1f}{point.agreement:>12.1%}"
         lines.append(f"{point.depth:<12}{numbers}{margin}")
     return "\n".join(lines)

@@ -109,7 +109,7 @@ def _rows(text: str) -> tuple[str, ...]:
     for name in sorted(names - set(ROWS)):
         raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(ROWS)}")
     if "time" in names and "storage" not in names:
-        raise argparse.ArgumentTypeError(f"{text}: time is storage trained for longer, and needs storage")
+        raise argparse.ArgumentTypeError(f"{text}: time needs storage, which it trains for longer")
     return tuple(name for name in ROWS if name in names)
 
 
@@ -152,7 +152,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
             results = _results(comparison, rows, args.seeds, output, runner)
         runs = report.table_of(rows, results)
         print(f"\n{report.write(output, rows, runs, comparison.score)}")
-    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv hold this; the logs are {LOGS}.")
+    print(f"{output}/comparison.md, {output}/comparison.svg and {output}/runs.csv contain this; the logs are {LOGS}.")
     _end_at_failures(list(results.values()))
 
 
@@ -170,7 +170,7 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
 
 
 def _estimate(comparison: Comparison, rows: Sequence[Row], numbers: Mapping[str, int]) -> str:
-    """How long so many trainings of each row take on this machine."""
+    """How long these numbers of trainings of each row take on this machine."""
     minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name != "time"}
     said = [f"{name} {numbers[name]} x {each:,.1f}" for name, each in minutes.items()]
     if "time" in numbers:

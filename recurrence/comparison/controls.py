@@ -110,6 +110,6 @@ def _largest(size: Callable[[int], int], points: Sequence[int], target: int) -> 
         while size(number) > target:  # by what has been rounded
             number -= 1
     except (ValueError, ZeroDivisionError):  # of a model that is less than one column wide
-        rule = "with as many heads, no model stores so little; leave this row out"
+        rule = "no model with as many heads is small enough; leave this row out"
         raise ValueError(f"--rows: narrow: {rule}") from None
     return number

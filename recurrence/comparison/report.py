@@ -21,9 +21,9 @@ from recurrence.files import atomic_write, write_text
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 CONFIDENCE = 0.95
-HEADROOM = 3  # standard errors by which depth must gain
-MOST = 0.5  # of the parameters
-PUBLISHED_EXPONENT = 0.46  # of language models, arXiv:2604.21106
+HEADROOM = 3  # standard errors that the gain of depth must exceed
+MOST = 0.5  # a larger share of embeddings among the parameters prints a warning
+PUBLISHED_EXPONENT = 0.46  # for language models, arXiv:2604.21106
 RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "inference", "failure")
 
 
@@ -32,10 +32,10 @@ class Gain:
     """By how much one row is better than another, over the seeds that both have."""
 
     mean: float  # positive if it is better
-    low: float | None  # of the 95 % interval; None for one seed
-    high: float | None  # as low
+    low: float | None  # lower end of the 95 % interval; None for one seed
+    high: float | None  # upper end; None for one seed
     error: float | None  # standard error of the mean; None for one seed
-    seeds: int  # how many
+    seeds: int  # number of seeds
 
 
 def gain(scores: pd.DataFrame, row: str, over: str, higher_is_better: bool) -> Gain | None:

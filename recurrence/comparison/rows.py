@@ -15,8 +15,8 @@ ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
     "storage": ("unshared, as deep as `once`, widened until it stores as much", "At equal storage"),
-    "narrow": ("a block of its own for every pass, narrowed until it stores as much", "At equal storage and depth"),
-    "deep": ("a block of its own for every pass", "Against a block of its own for every pass"),
+    "narrow": ("a separate block for every pass, narrowed until it stores as much", "At equal storage and depth"),
+    "deep": ("a separate block for every pass", "Against a separate block for every pass"),
     "time": ("`storage`, trained for as long as `looped`", "At equal training time"),
 }
 

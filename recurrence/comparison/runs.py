@@ -36,7 +36,7 @@ class Command:
     """A program with its arguments."""
 
     words: tuple[str, ...]
-    output: Path | None = None  # of what it prints, there once it has succeeded; None: where that of the step goes
+    output: Path | None = None  # file for what it prints, written once it has succeeded; None for the step's log
 
     @classmethod
     def of(cls, *words: Any, output: Path | None = None) -> "Command":
@@ -52,12 +52,12 @@ class Command:
 class Step:
     """Commands of a run that have one result."""
 
-    name: str  # of its files
+    name: str  # of the step and its files
     commands: tuple[Command, ...]
     log: str | None = None  # file in the folder of the run, for what they print; None: the terminal
     flags: tuple[str, ...] = ()  # those that must not change between calls
     read: Callable[[Path, str], Values] = lambda folder, log: {}  # (folder of the run, log) -> its result
-    repeated: bool = False  # in every call, as the commands know what they have done
+    repeated: bool = False  # run in every call, because the commands themselves skip what is done
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Runner:
 
 
 def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
-    """The lines that a command appends to its log behind so many bytes, until it has ended."""
+    """The lines that a command appends to its log after the first `begin` bytes, until it has ended."""
     with log.open("rb") as file:
         file.seek(begin)
         line, ended = b"", False

@@ -47,9 +47,9 @@ def attach(loop: Loop, width: int) -> None:
         ValueError: if the loop is pre-norm, or its sums already have coefficients.
     """
     if any(block.pre_norm for block in loop.blocks):
-        raise ValueError("admin: does not go with pre_norm")
+        raise ValueError("admin: conflicts with pre_norm")
     if any(getattr(block, "residuals", None) for block in loop.blocks):
-        raise ValueError("admin: does not go with residual sums that have coefficients")
+        raise ValueError("admin: conflicts with residual sums that have coefficients")
     for own in loop.own:
         own.residuals = nn.ModuleList(Admin(width) for _ in own.residuals)
 

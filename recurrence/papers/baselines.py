@@ -37,18 +37,18 @@ class OneNormBlock(Block):
 
 
 def vanilla(shape: Shape, layers: int, **parts: Any) -> Loop:
-    """N layers that share nothing; parts: of :class:`recurrence.block.Block`."""
+    """The stack of N layers that share nothing; other arguments and errors: see :mod:`recurrence.papers`."""
     blocks = [OneNormBlock(shape, **parts) for _ in range(layers)]
     return Loop(blocks, tuple(range(layers)), [Pass(block.sublayers) for block in blocks])
 
 
 def one_wide_ffn(shape: Shape, layers: int, memory_width: int | None = None, **parts: Any) -> Loop:
-    """One attention block per layer, each followed by the shared FFN in an encoder.
+    """The stack: one attention block per layer, each followed by the shared FFN in an encoder.
 
     Args:
-        shape: see :mod:`recurrence.papers`.
+        shape, parts: see :mod:`recurrence.papers`, which also has the errors.
         layers: N.
-        memory_width, parts: see :class:`recurrence.block.Block`.
+        memory_width: see :class:`recurrence.block.Block`.
     """
     blocks = [OneNormBlock(shape, memory_width=memory_width, ffn=False, **parts) for _ in range(layers)]
     order = tuple(range(layers))

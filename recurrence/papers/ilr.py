@@ -94,11 +94,11 @@ def llama_layers(
     pre_norm: bool = True,
     relative: bool = False,
 ) -> Loop:
-    """LLaMA's layers in the order of a reuse map or of block recurrence.
+    """The stack: LLaMA's layers in the order of a reuse map or of block recurrence.
 
     Args:
         shape, pre_norm, relative: see :class:`LlamaBlock`.
-        order, inject: see :class:`Loop`.
+        order, inject: see :class:`Loop`, which also has the errors.
         adapter: join the state and the injected input by an :class:`Adapter`, which all passes share, not by a sum.
     """
     blocks = [LlamaBlock(shape, pre_norm, relative) for _ in range(block_count(order))]

@@ -111,7 +111,7 @@ class Signals:
                 raise FieldError(name, "before", "a signal before the projection needs a post-norm block")
 
     def new(self, place: str | None, targets: int, width: int, out_width: int) -> LevelSignal | None:
-        """New signals of a pass on so many stacked projections of the same input, each width -> out_width."""
+        """New signals of a pass on `targets` stacked projections of the same input, each width -> out_width."""
         if place is None:
             return None
         return LevelSignal(targets, width, out_width, self.rank, place == "before", self.signal_init)
@@ -170,7 +170,15 @@ class RingFormerBlock(Block):
 
 
 def ringformer(shape: Shape, order: Order, signals: Signals = NO_SIGNALS, **parts: Any) -> Loop:
-    """Stored blocks in an order, all 0 in the paper; the rest is in :mod:`recurrence.papers`."""
+    """The stack: stored blocks in an order, which is all 0 in the paper.
+
+    Args:
+        shape, order, parts: see :mod:`recurrence.papers`.
+        signals: the level signals of every pass.
+
+    Raises:
+        FieldError: see :meth:`Signals.check` and :mod:`recurrence.papers`.
+    """
     blocks = [RingFormerBlock(shape, **parts) for _ in range(block_count(order))]
     signals.check(shape.width, blocks[0].pre_norm)
     return Loop(blocks, order, [RingFormerPass(blocks[which], shape, signals) for which in order])

@@ -184,7 +184,16 @@ class MixerBlock(nn.Module):
 def sret(
     shape: Shape, order: Order, recursion: Recursion, block: Callable[..., nn.Module] = SReTBlock, **parts: Any
 ) -> Loop:
-    """Blocks, :class:`SReTBlock` or :class:`MixerBlock`, in an order, with SReT's additions to their passes."""
+    """The stack: blocks in an order, with SReT's additions to their passes.
+
+    Args:
+        shape, order, parts: see :mod:`recurrence.papers`.
+        recursion: what SReT adds.
+        block: :class:`SReTBlock` or :class:`MixerBlock`.
+
+    Raises:
+        FieldError: see :meth:`Recursion.check` and :mod:`recurrence.papers`.
+    """
     recursion.check(len(order))
     blocks = [block(shape, recursion, **parts) for _ in range(block_count(order))]
     own = [SReTPass(index, blocks[which].sublayers, shape, recursion) for index, which in enumerate(order)]

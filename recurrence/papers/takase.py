@@ -36,6 +36,6 @@ class TransformerBlock(Block):
 
 
 def shared_layers(shape: Shape, order: Order, **parts: Any) -> Loop:
-    """Stored layers in an order."""
+    """The stack: stored layers in an order; arguments and errors: see :mod:`recurrence.papers`."""
     blocks = [TransformerBlock(shape, **parts) for _ in range(block_count(order))]
     return Loop(blocks, order, [Pass(blocks[which].sublayers) for which in order])

@@ -25,7 +25,7 @@ def build(prog: str, description: str, upstream: str) -> tuple[argparse.Argument
 
 def add_paths(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """IN and OUT."""
-    parser.add_argument("input", type=Path, metavar="IN", help="what to read; it is left as it is")
+    parser.add_argument("input", type=Path, metavar="IN", help="what to read; it is never changed")
     parser.add_argument("output", type=Path, metavar="OUT", help="what to write")
     return parser
 

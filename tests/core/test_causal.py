@@ -145,5 +145,5 @@ def test_decoding_rejects_gradients():
 def test_a_depth_that_an_order_does_not_have_is_rejected():
     stack, x = llama_stack(), random_states(1, 2, 12)
     for call in (lambda: stack(x, passes=4), lambda: stack.new_state(4), lambda: project_memory(stack.loop, x, 4)):
-        with pytest.raises(ValueError, match="^depth=4: the order 0 0 1 2 2 does not run at it"):
+        with pytest.raises(ValueError, match="^depth=4: the order 0 0 1 2 2 cannot run at this depth"):
             call()

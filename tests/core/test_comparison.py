@@ -44,7 +44,7 @@ def test_six_models_tell_the_size_of_the_largest_that_fits(target, ffn):
         return parameters(4 + steps, ffn * (4 + steps) // 4 + hidden)
 
     if target < stored(-3, 0):
-        with pytest.raises(ValueError, match="--rows: narrow: with as many heads, no model stores so little"):
+        with pytest.raises(ValueError, match="--rows: narrow: no model with as many heads is small enough"):
             as_large(stored, target)
         return
     built.clear()
@@ -135,7 +135,7 @@ def test_lower_scores_may_be_better(tmp_path):
 
 def test_a_control_that_diverges_is_a_result(tmp_path):
     text = page(tmp_path, looped=[30, 31], deep=[None, None])
-    assert "Against a block of its own for every pass: no pair of runs has finished." in text
+    assert "Against a separate block for every pass: no pair of runs has finished." in text
     assert "seed 1: loss nan; seed 2: loss nan" in text
 
 
@@ -311,7 +311,7 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
     ("words", "rule"),
     [
         ("--rows wide", "wide: must be one of looped, once, storage, narrow, deep, time"),
-        ("--rows time", "time is storage trained for longer, and needs storage"),
+        ("--rows time", "time needs storage, which it trains for longer"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
         ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),

@@ -58,7 +58,7 @@ def test_without_what_passes_own_a_block_is_called_without_it():
 
 def test_a_depth_that_the_order_does_not_have_is_rejected():
     loop = Loop([nn.Identity(), nn.Identity()], (0, 0, 1, 1))
-    with pytest.raises(ValueError, match="^depth=3: the order 0 0 1 1 does not run at it$"):
+    with pytest.raises(ValueError, match="^depth=3: the order 0 0 1 1 cannot run at this depth$"):
         loop(torch.zeros(1), 3)
 
 

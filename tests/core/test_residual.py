@@ -185,7 +185,7 @@ def test_a_profile_is_undone_by_nothing_that_fails():
 
 
 def test_admin_rejects_residual_coefficients():
-    with pytest.raises(ValueError, match="^admin: does not go with residual sums that have coefficients"):
+    with pytest.raises(ValueError, match="^admin: conflicts with residual sums that have coefficients"):
         attach(sret(Shape(WIDTH, 8, 2), (0,), Recursion()), WIDTH)
 
 

@@ -72,8 +72,8 @@ def test_last_checkpoints_by_epoch_and_by_update(checkpoints, flags, latest):
     [
         ("{}", "--num-epoch-checkpoints 4", "--num-epoch-checkpoints=4: there are only 3 checkpoints by epoch"),
         ("{}", "--num-epoch-checkpoints 0", "--num-epoch-checkpoints=0: must be >= 1"),
-        ("{}", "", "is no file; a folder needs --num-epoch-checkpoints"),
-        ("{}/nothing.pt", "", "nothing.pt is no file"),
+        ("{}", "", "not a file; a folder needs --num-epoch-checkpoints"),
+        ("{}/nothing.pt", "", "nothing.pt: not a file"),
         ("{}/checkpoint1.pt", "--checkpoint-upper-bound 3", "--checkpoint-upper-bound needs --num-epoch-checkpoints"),
         ("{}/checkpoint1.pt", "--num-epoch-checkpoints 1", "must be one folder"),
     ],

@@ -274,9 +274,9 @@ def foreign(**state) -> dict:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (foreign(args=None), "holds no options of a model"),
-        (foreign(args=None, cfg={"model": {}}), "holds no options of a model"),
-        (foreign(args=Namespace(encoder_layers=6)), "name no architecture, under arch or _name"),
+        (foreign(args=None), "has no model options"),
+        (foreign(args=None, cfg={"model": {}}), "has no model options"),
+        (foreign(args=Namespace(encoder_layers=6)), "name no architecture under arch or _name"),
         (foreign(args=Namespace(arch="nothing")), "--arch nothing: not an architecture of this plugin"),
         (foreign(), "--arch ringformer_base: does not fit the weights: Missing key"),
     ],

@@ -82,7 +82,7 @@ def test_the_criterion_takes_them(arch, criterion):
 
 @pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if not is_elastic(arch)])
 def test_a_depth_range_is_rejected_for_models_without_a_shorter_form(arch):
-    reason = r"(needs a block that runs again|cannot run at depth 2).*\((encoder|decoder)\)"
+    reason = r"(needs a block that runs more than once|cannot run at depth 2).*\((encoder|decoder)\)"
     with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}"):
         criterion(arch, depth_range="2-4").training_depths(models.tiny(arch))
 
@@ -103,9 +103,9 @@ def test_a_model_without_loops_is_rejected():
         ("cycle", dict(depth_warmup_updates=9), "--depth-warmup-updates=9: needs --depth-range or --pass-loss"),
         ("cycle", dict(depth_range="2-4", depth_warmup_updates=-1), "--depth-warmup-updates=-1: must be >= 1"),
         ("cycle", dict(pass_loss=-0.5), "--pass-loss=-0.5: must be > 0"),
-        ("cycle", dict(mixed_depth=True, pass_loss=1.0), "--mixed-depth: does not go with --pass-loss=1.0"),
+        ("cycle", dict(mixed_depth=True, pass_loss=1.0), "--mixed-depth: conflicts with --pass-loss=1.0"),
         ("takase_vanilla", dict(mixed_depth=True), r"--mixed-depth: the order 0 1 2 3 has no .* \(encoder\)"),
-        ("sequence", dict(pass_loss=1.0), "--pass-loss=1.0: no earlier pass is the end of a model of fewer"),
+        ("sequence", dict(pass_loss=1.0), "--pass-loss=1.0: needs an earlier pass at which a shallower model"),
     ],
 )
 def test_wrong_options_are_rejected(arch, given, message):
@@ -197,7 +197,7 @@ def test_contexts_of_a_depth_are_nested():
     with at_depths(model, both(model, 3)):
         with at_depths(model, {"decoder": 1}):
             assert (model.encoder.passes, model.decoder.passes) == (3, 1)
-            with pytest.raises(ValueError, match="depth=1: the order 0 1 0 1 does not run at it"):
+            with pytest.raises(ValueError, match="depth=1: the order 0 1 0 1 cannot run at this depth"):
                 model(*models.inputs("cycle"))
         assert (model.encoder.passes, model.decoder.passes) == (3, 3)
     assert (model.encoder.passes, model.decoder.passes) == (None, None)
@@ -275,7 +275,7 @@ def test_every_symbol_of_an_adaptive_softmax_counts():
 
 def test_an_adaptive_softmax_goes_without_label_smoothing():
     smoothed = criterion_of(models.task_of("cycle_lm"), label_smoothing=0.1)
-    with pytest.raises(ValueError, match="--label-smoothing=0.1: does not go with an adaptive softmax"):
+    with pytest.raises(ValueError, match="--label-smoothing=0.1: conflicts with an adaptive softmax"):
         smoothed(in_training("cycle_lm"), sample("cycle_lm"))
 
 
@@ -302,7 +302,9 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flag
 def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth():
     arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--block-loops")
     once = models.options(arch, *models.tiny_flags(arch, *loops, "1"))
-    with pytest.raises(ValueError, match=r"--inject-embedding: needs a pass that runs again, .* or --depth-range"):
+    with pytest.raises(
+        ValueError, match=r"--inject-embedding: needs a layer that runs more than once, .*--depth-range"
+    ):
         models.task_of(arch).build_model(once)
     once.depth_range = "3-6"  # fairseq-train gives the model all options, and a checkpoint has them
     built, model = models.task_of(arch).build_model(once).double().eval(), models.tiny(arch, *loops, "2")

@@ -40,7 +40,7 @@ class Knob(NamedTuple):
     off: dict[str, Any] = {}
 
 
-STATIC = {"universal": "--{}-learned-pos: static level signals are the positions"}
+STATIC = {"universal": "--{}-learned-pos: conflicts with static level signals"}
 LRC = {"recursive_iwslt_de_en": "--init=admin: needs --no-lrc"}
 
 
@@ -85,7 +85,7 @@ KNOBS = {
     "no_token_positional_embeddings": Knob(
         "--no-token-positional-embeddings",
         "output",
-        rejected={"universal": "--no-token-positional-embeddings: static level signals are the positions"},
+        rejected={"universal": "--no-token-positional-embeddings: conflicts with static level signals"},
     ),
     "layernorm_embedding": Knob("--layernorm-embedding", "parameters"),
     # Where the papers do not scale, only an embedding that is the output matrix too is scaled.
@@ -235,7 +235,7 @@ def test_pretrained_embedding_is_loaded(side, embedding_file):
     loaded = [words.index(word) for word in ("3", "5")]
     assert (embedding[loaded] == 0.25).all()
     assert not (embedding == 0.25).all(1)[[row for row in range(len(words)) if row not in loaded]].any()
-    with pytest.raises(ValueError, match="must be an embedding: .*, 32 numbers as the model is wide"):
+    with pytest.raises(ValueError, match="must be an embedding: .*, with the 32 numbers of the model's width"):
         build("vanilla_base", models.tiny_flags("vanilla_base", f"--{side}-embed-dim", "32", *flags))
 
 

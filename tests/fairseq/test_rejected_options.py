@@ -20,14 +20,14 @@ BAD = {
         "--encoder-attention-heads 7": "--encoder-attention-heads=7: must divide --encoder-embed-dim=128",
         "--encoder-layers 0": "--encoder-layers=0: must be >= 1",
         "--signal-rank-divisor 129": "--signal-rank-divisor=129: must be >= 1 and <= --encoder-embed-dim=128",
-        "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: does not go with --level-signal=full",
-        "--level-signal none --ffn-signal inside": "--ffn-signal=inside: does not go with --level-signal=none",
+        "--level-signal full --signal-rank-divisor 8": "--signal-rank-divisor=8: conflicts with --level-signal=full",
+        "--level-signal none --ffn-signal inside": "--ffn-signal=inside: conflicts with --level-signal=none",
         "--attention-signal none --ffn-signal none": "--level-signal=low-rank: has no effect",
         "--attention-signal before --encoder-normalize-before": "--attention-signal=before: .* needs a post-norm",
         "--dropout 1.5": r"--dropout=1.5: must be a rate within \[0, 1\]",
         "--embedding-dropout 1.5": r"--embedding-dropout=1.5: must be a rate within \[0, 1\]",
         "--share-all-embeddings": "--share-all-embeddings: needs a joined dictionary",
-        "--level-signal static --decoder-learned-pos": "--decoder-learned-pos: static level signals are the positions",
+        "--level-signal static --decoder-learned-pos": "--decoder-learned-pos: conflicts with static level signals",
     },
     "universal": {"--decoder-attention-heads 0": "--decoder-attention-heads=0: must be >= 1"},
     "one_wide_ffn_tiny": {
@@ -36,12 +36,12 @@ BAD = {
     },
     "vanilla_tiny": {
         "--encoder-embed-dim 0": "--encoder-embed-dim=0: must be >= 1",
-        "--decoder-learned-pos --no-token-positional-embeddings": "--decoder-learned-pos: does not go with --no-token",
-        "--position rotary --encoder-learned-pos": "--encoder-learned-pos: does not go with --position=rotary",
-        "--position learned --no-token-positional-embeddings": "--no-token-positional-embeddings: does not go with",
+        "--decoder-learned-pos --no-token-positional-embeddings": "--decoder-learned-pos: conflicts with --no-token",
+        "--position rotary --encoder-learned-pos": "--encoder-learned-pos: conflicts with --position=rotary",
+        "--position learned --no-token-positional-embeddings": "--no-token-positional-embeddings: conflicts with",
     },
     "sequence": {
-        "--admin-profile omegas": "--admin-profile=omegas: does not go with --init=default",
+        "--admin-profile omegas": "--admin-profile=omegas: conflicts with --init=default",
         "--share-layer-num 13": "--share-layer-num=13: must be >= 1 and <= --encoder-layers=12",
     },
     "sandwich": {
@@ -50,12 +50,12 @@ BAD = {
     },
     "cycle": {
         "--encoder-unique-layers 13": "--encoder-unique-layers=13: must be >= 1 and <= --encoder-layers=12",
-        "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: does not go with --share-layer",
+        "--share-layer-num 3 --encoder-unique-layers 4": "--encoder-unique-layers=4: conflicts with --share-layer",
         "--encoder-order 0,3": "--encoder-order=0,3: must name every block from 0 to 3; block 1 is missing",
         "--decoder-order 0,one": "--decoder-order=0,one: must be the numbers of stored blocks from 0, one per pass",
         "--encoder-order 0,1,1 --encoder-layers 4": "--encoder-layers=4: must be 3, the number of passes in",
-        "--encoder-order 0,1 --encoder-unique-layers 2": "--encoder-unique-layers=2: does not go with --encoder-o",
-        "--encoder-order 0,1 --decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --encod",
+        "--encoder-order 0,1 --encoder-unique-layers 2": "--encoder-unique-layers=2: conflicts with --encoder-o",
+        "--encoder-order 0,1 --decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: conflicts with --encod",
     },
     "recursive_iwslt_de_en": {
         "--block-loops 0": "--block-loops=0: must be >= 1 and divide --encoder-layers=12",
@@ -64,7 +64,7 @@ BAD = {
     "s2t_cycle": {
         "--conv-kernel-sizes 4,5": "--conv-kernel-sizes=4,5: must be odd whole numbers, separated by commas",
         "--conv-channels 33": "--conv-channels=33: must be even and >= 2",
-        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: does not go with --share-layer",
+        "--share-layer-num 2 --encoder-unique-layers 8": "--encoder-unique-layers=8: conflicts with --share-layer",
     },
     "ilr_small": {
         "--reuse-map 4,2,1": r"--reuse-map=4,2,1: has 3 entries, needs one for each of --decoder-layers=4",
@@ -72,13 +72,13 @@ BAD = {
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 4,2": "--reuse-map=4,2: has 2 entries, needs one for each of --decoder-layers",
-        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a pass that runs again",
+        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a layer that runs more than once",
         "--inject-adapter": "--inject-adapter: needs --inject-embedding",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
     },
     "sequence_lm": {
-        "--decoder-order 0,0,1 --decoder-unique-layers 2": "--decoder-unique-layers=2: does not go with --decoder-o",
-        "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: does not go with --decoder-order=0,0",
+        "--decoder-order 0,0,1 --decoder-unique-layers 2": "--decoder-unique-layers=2: conflicts with --decoder-o",
+        "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: conflicts with --decoder-order=0,0",
         "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {ASCENDING}",
         "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
         "--adaptive-softmax-cutoff 1": "--adaptive-softmax-cutoff=1: the first band must hold symbols 0 to 1",
@@ -98,8 +98,8 @@ BAD = {
         "--window-range 16": "--window-range=16: must be two whole numbers",
         "--window-range 2,99 --position learned": "--window-range=2,99: must be <= the 64 learned positions",
         "--window-range 48,16": "--window-range=48,16: must be A,B with 1 <= A <= B",
-        "--window 2 --regular": "--window=2: does not go with --regular",
-        "--accumulate --regular": "--accumulate: does not go with --regular",
+        "--window 2 --regular": "--window=2: conflicts with --regular",
+        "--accumulate --regular": "--accumulate: conflicts with --regular",
     },
 }
 BAD_VALUES = [(arch, flags, message) for arch, cases in BAD.items() for flags, message in cases.items()]

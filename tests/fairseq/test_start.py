@@ -145,7 +145,7 @@ def test_bad_text_is_named_with_file_and_line(refused):
     assert said.startswith("t.de:2: is also line 8 of a.de, the first of 1 such lines: remove them from the training")
     valid = {"v.de": lines(["alt", "neu"]), "v.en": lines(["old", "new"])}
     said = refused(good | test, *pair, "--valid", "t.de", "t.en")
-    assert said.endswith("remove them from the training text, or validation would tell how well it was memorised")
+    assert said.endswith("remove them from the training text, or validation would measure how well it was memorised")
     test["t.de"] = lines(["neu", "neuer"])
     said = refused(good | valid | test, *pair, "--valid", "v.de", "v.en", "--test", "t.de", "t.en")
     assert said == (
@@ -166,7 +166,7 @@ def test_bad_text_is_named_with_file_and_line(refused):
 
 
 def test_a_project_that_exists_is_left_alone(tmp_path, rejected):
-    assert "exists already" in rejected(start.main, tmp_path, "--text", tmp_path / "x")
+    assert "already exists" in rejected(start.main, tmp_path, "--text", tmp_path / "x")
 
 
 def test_running_text_may_have_empty_lines_and_repeat_short_ones(tmp_path):

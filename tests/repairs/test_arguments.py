@@ -9,8 +9,8 @@ MISTAKES = {
     "--arch transformr": "--arch/-a transformr: there is no such name; did you mean transformer or",
     "--arch transformer --criterion zzz": "--criterion zzz: there is no such name; --help lists all",
     "--arch transformer --log-format jsn": "--log-format jsn: must be one of json, none, simple, tqdm",
-    "--arch transformer --lstm-init x": "--lstm-init is no option",
-    "--arch transformer --max-updates 5": "--max-updates is no option; did you mean --max-update or",
+    "--arch transformer --lstm-init x": "--lstm-init is not an option",
+    "--arch transformer --max-updates 5": "--max-updates is not an option; did you mean --max-update or",
     "--arch transformer --conv-kernel-sizes 5": "--conv-kernel-sizes is an option of --arch s2t_",
     "--arch transformer --label-smoothing 0.1": "--label-smoothing is an option of --criterion label_smoothed_cross_en",
 }

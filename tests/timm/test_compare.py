@@ -33,7 +33,7 @@ def control(name, model, blocks, **sizes):
 def test_controls_of_every_model(structure):
     model = vision.fresh(structure)
     if structure.startswith("owf"):
-        with pytest.raises(ValueError, match="One Wide FFN shares only its MLP, so that no block runs again"):
+        with pytest.raises(ValueError, match="One Wide FFN shares only its MLP, so no block runs more than once"):
             model.config.unshared([1])
         return
     blocks = [len(loop.blocks) for loop in model.loops()]

@@ -85,7 +85,7 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
         (tmp_path / "splits",): "--split=validation: must be one of train, test",
         (tmp_path / "none",): "none: no such folder",
         (tmp_path / "empty",): "empty: Found 0 images",
-        (tmp_path / "one",): f"IMAGES={tmp_path}/one: must have 2 classes, as the model, not 1",
+        (tmp_path / "one",): f"IMAGES={tmp_path}/one: must have 2 classes, like the model, not 1",
         (images, "--device", "abacus"): "--device=abacus: must be a device of this machine",
         (images, "--device", "meta"): "--device=meta: must be a device of this machine",
         (images, "--model-kwargs", "depth"): "argument --model-kwargs: 'depth': must be key=value",

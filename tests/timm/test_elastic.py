@@ -29,7 +29,7 @@ def at(structure: str, depth: int) -> dict:
 def test_every_model_is_elastic_or_rejected_by_name(structure):
     if vision.depth_option(structure) is None:
         with pytest.raises(
-            ValueError, match=r"depth_range=1-3: .*(needs a block that runs again|cannot run at depth 1)"
+            ValueError, match=r"depth_range=1-3: .*(needs a block that runs more than once|cannot run at depth 1)"
         ):
             vision.fresh(structure, depth_range=(1, 3))
         return

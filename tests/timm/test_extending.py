@@ -76,7 +76,7 @@ def test_the_example_trains_by_command_from_a_package_of_ones_own(images, tmp_pa
     words = ["--user-module", own, "--model", "scaled_vit", "--model-kwargs", "patch_size=8", "embed_dim=32", "depth=2"]
     assert "scaled_vit: " in train(images, tmp_path / "run", *words, "num_heads=2")
     accuracy = ["-m", "timm_plugin.accuracy", tmp_path / "run"]
-    assert "says 'scaled_vit', which nothing has registered (--user-module may)" in cli.python(*accuracy, fails=True)
+    assert "names 'scaled_vit', which is not registered (see --user-module)" in cli.python(*accuracy, fails=True)
     assert '"top1"' in cli.python(*accuracy, "--user-module", own)
     dry = ["--seeds", "1", "--rows", "storage", "--dry-run"]
     planned = flags(images, tmp_path / "compared", *words, "num_heads=2")

@@ -111,7 +111,7 @@ def test_a_renamed_class_is_named_wherever_the_run_is_used(run, tmp_path, reject
     assert f"IMAGES={folder}: must have the model's classes: {difference}" in curve
     for split in ("train", "val"):  # of the run itself, which no test after this one uses
         shutil.rmtree(run[0] / split / "Zebra")
-    assert "its images must have 3 classes, as the model, not 2" in rejected(accuracy.main, output)
+    assert "its images must have 3 classes, like the model, not 2" in rejected(accuracy.main, output)
 
 
 def test_another_order_of_the_same_classes_is_a_difference():
@@ -204,5 +204,5 @@ def test_the_log_says_what_is_new_and_what_was_otherwise_in_the_training(images,
     torch.save(weights, path)
     assert origin_in_log(caplog, images, tmp_path, *overlay) == f"weights of {path}, {new_head}"
     torch.save({name: tensor for name, tensor in weights.items() if not name.startswith("norm.")}, path)
-    some = f"but for 2 of {len(weights)} tensors, which are new (norm.weight, norm.bias)"
+    some = f"except for 2 of {len(weights)} tensors, which are new (norm.weight, norm.bias)"
     assert origin_in_log(caplog, images, tmp_path, *overlay) == f"weights of {path}, {some}, {new_head}"

@@ -196,9 +196,9 @@ REJECTIONS = {
     "recursive_deit_tiny": [
         (dict(loop_order="sandwich", depth=2), "depth=2: must be 3 with sandwich"),
         (dict(stem="conv"), "patch_size=8: stem='conv' has patches of 16"),
-        (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): does not go with loops=2"),
+        (dict(order=(0, 1), depth=2, loops=2), r"order=\(0, 1\): conflicts with loops=2"),
         (dict(depth_range=(2, 6)), "depth_range=2-6: the order 0 0 1 1 2 2 cannot run at depth 2, only at 3, 6$"),
-        (dict(pass_loss=1.0), "pass_loss=1.0: no earlier pass is the end of a model of fewer"),
+        (dict(pass_loss=1.0), "pass_loss=1.0: needs an earlier pass at which a shallower model would end"),
     ],
     "sret_t": [
         (dict(embed_dim=7), "embed_dim=7: must be even"),
@@ -216,7 +216,7 @@ REJECTIONS = {
         (dict(permutation_seed=7, groups=((1, 1),) * 3), "permutation_seed=7: needs slices in groups"),
         (dict(permutation_seed=7, inference_permutation="random"), "permutation_seed=7: needs inference_permutation="),
         (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
-        (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as it is of no slice"),
+        (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as the token is in no slice"),
         (dict(drop_path_placement="published"), "drop_path_placement='published': needs drop_path_rate > 0"),
         (dict(global_pool="token"), "global_pool='token': must be one of"),
         (dict(global_pool=""), "global_pool='': needs num_classes=0, or a class token"),

@@ -292,7 +292,7 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     for split in ("train", "val"):
         (tmp_path / "images" / split).mkdir(parents=True)
         (tmp_path / "images" / split / "red").symlink_to(images / split / "red")
-    assert f"RUN={tmp_path}: its images must have 3 classes, as the model, not 1" in rejected(accuracy.main, tmp_path)
+    assert f"RUN={tmp_path}: its images must have 3 classes, like the model, not 1" in rejected(accuracy.main, tmp_path)
 
 
 def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):

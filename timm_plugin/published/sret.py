@@ -24,8 +24,8 @@ def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
     sliced = "groups1" in config
     if sliced and loops != 2:
         raise ValueError(
-            f"groups1, groups2: {loops} runs of a block; the published code takes every second run of a stage for a "
-            "second run of its block, which it is only where each runs twice; without slices any number is read"
+            f"groups1, groups2: {loops} runs of a block: must be 2, because the published code treats every second run "
+            "of a stage as the second run of a block; without slices, any number works"
         )
     groups = zip(config["groups1"], config["groups2"]) if sliced else ((1,) * loops for _ in depth)
     return dict(

@@ -107,7 +107,7 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
     weights = f"weights of {file or '{architecture}.{tag}'.format(**config)}{_otherwise(file, args, model)}"
     heads = [config["classifier"]] if isinstance(config["classifier"], str) else config["classifier"] or ()
     if new := [name for name in missing if name.rpartition(".")[0] not in heads]:
-        weights += f", but for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
+        weights += f", except for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
     if config["num_classes"] != args.num_classes:
         return f"{weights}, and a new head in place of that for {config['num_classes']} classes"
     difference = different_classes(config.get("label_names") or args.label_names, args.label_names)

@@ -32,7 +32,7 @@ def different_classes(expected: Sequence[str], found: Sequence[str]) -> str | No
 def broken_rule(model: nn.Module, classes: Sequence[str]) -> str | None:
     """What images of these classes would have to be for the model; None if they fit it."""
     if len(classes) != model.num_classes:
-        return f"must have {model.num_classes} classes, as the model, not {len(classes)}"
+        return f"must have {model.num_classes} classes, like the model, not {len(classes)}"
     difference = different_classes(model.pretrained_cfg.get("label_names") or classes, classes)
     return f"must have the model's classes: {difference}" if difference else None
 

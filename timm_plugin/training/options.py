@@ -178,10 +178,10 @@ def add_depth(command_line: argparse.ArgumentParser) -> None:
 def _augmentation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("augmentation").add_argument
     add("--no-aug", action="store_true", help="only resize and crop the centre; does not disable Mixup and CutMix")
-    add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="range of the share of the area of a random crop")
+    add("--scale", type=float, nargs=2, default=[0.08, 1.0], help="range of a random crop, as shares of the area")
     add("--resize", type=int, help="pixels of the shorter side before a random crop of --img-size; replaces --scale")
     add("--hflip", type=float, default=0.5, help="rate of horizontal flips")
-    add("--color-jitter", type=float, default=0.4, help="strength; --aa replaces it")
+    add("--color-jitter", type=float, default=0.4, help="strength of color jitter; --aa replaces it")
     add("--aa", help=f"policy of timm, such as rand-m9-mstd0.5-inc1, or {TRIVIAL} for torchvision's TrivialAugmentWide")
     add("--aug-repeats", type=int, default=0, help="copies of an image per batch, spread over the processes; 0 is off")
     add("--reprob", type=float, default=0.0, help="rate of random erasing")
@@ -205,7 +205,7 @@ def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add("--opt", default="adamw", help="an optimiser of timm")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--min-lr", type=float, default=0.0, help="learning rate at the end")
-    add("--weight-decay", type=float, default=0.05, help="biases and norms have none")
+    add("--weight-decay", type=float, default=0.05, help="weight decay of all but biases and norms")
     add("--clip-grad", type=float, help="maximum norm of the gradient (default: no clipping)")
     add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
     add("--amp", choices=["bfloat16", "float16"], help="mixed precision (default: float32)")
