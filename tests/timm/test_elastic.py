@@ -76,6 +76,20 @@ def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
         assert torch.equal(model(x), single(x))
 
 
+@vision.every_registered_structure
+def test_what_is_left_of_a_pruned_model_draws_no_pass_that_it_lacks(structure):
+    if vision.depth_option(structure) is None:
+        return
+    options, depth_range = changes(structure)
+    model = vision.fresh(structure, **options, depth_range=depth_range)
+    model.prune_intermediate_layers([0])
+    for update in range(12):
+        model.set_num_updates(update)
+        depths = model.depths()
+        assert len(depths) == len(model.loops())
+        assert vision.is_pyramid(structure) or depths == [None]
+
+
 @pytest.mark.parametrize(("structure", "step"), [("ringformer_vit", 1), ("uit", 1), ("deit, external loops", 3)])
 def test_pass_loss_is_the_mean_over_models_of_fewer_passes(structure, step):
     model = vision.small(structure, pass_loss=0.5)
