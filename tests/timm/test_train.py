@@ -1,7 +1,9 @@
 """The image trainer on generated images: resuming, several processes, data, distillation."""
 
+import itertools
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -349,12 +351,15 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     assert f"RUN={tmp_path}: its images must have 3 classes, as the model, not 1" in rejected(accuracy.main, tmp_path)
 
 
-def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):
+def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path, monkeypatch):
     args = options.parser("").parse_args(flags(images, tmp_path, "--device", "xpu:0"))
     args.num_classes = 3
     saved = dict(arch=args.model, args=args, state_dict=build.build("model", args, num_classes=3).state_dict())
     torch.save(saved, tmp_path / "last.pth.tar")
-    assert 0 <= accuracy.measured(tmp_path)["top1"] <= 100
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a batch takes a second
+    found = accuracy.measured(tmp_path)
+    assert 0 <= found["top1"] <= 100
+    assert found["seconds"] == pytest.approx(2)  # 15 images in batches of 12
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
@@ -364,3 +369,10 @@ def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
         SystemExit, match=r"^train_image.py: error: loss nan in epoch \d: lower --lr, or set --clip-grad"
     ):
         train_image.main()
+
+
+def test_an_infinite_loss_stops_the_run_too(images, tmp_path, monkeypatch):
+    trainer = trainer_of(images, tmp_path)
+    monkeypatch.setattr(trainer, "learn", lambda *_, **last: torch.tensor(torch.inf))
+    with pytest.raises(ArithmeticError, match="^loss inf in epoch 1: lower --lr, or set --clip-grad"):
+        trainer.train(0)
