@@ -116,6 +116,16 @@ def test_heads_of_both_sides_grow_in_proportion():
     assert found == {**widths, "encoder_attention_heads": 5, "decoder_attention_heads": 10}
 
 
+@pytest.mark.parametrize(("width", "narrower"), [(36, 32), (40, 32)])
+def test_heads_lose_two_columns_or_one_of_an_odd_number(width, narrower):
+    words = ["ringformer_base"]
+    for side in models.SIDES:
+        words += [f"--{side}-embed-dim", str(width), f"--{side}-attention-heads", "4", f"--{side}-ffn-embed-dim", "90"]
+    found = TextControls(options(*words), ["--arch", *words], models.on_meta(*words), built).narrower_heads(-1, 7)
+    sizes = dict(embed_dim=narrower, ffn_embed_dim=90 * narrower // width + 7)
+    assert found == {f"{side}_{name}": size for side in models.SIDES for name, size in sizes.items()}
+
+
 FLAGS = [
     *cli.MODEL,
     *("--optimizer", "adam", "--lr", "0.01", "--criterion", "cross_entropy", "--dropout", "0", "--batch-size", "32"),
