@@ -90,6 +90,17 @@ def test_every_size_has_a_script_that_fairseq_accepts(task):
         parsed(*shlex.split(line.replace('"$plugin"', start.USER_DIR)))
 
 
+@pytest.mark.parametrize("task", start.SIZES)
+@pytest.mark.parametrize(
+    ("seconds", "warmup", "validated", "logged"),
+    [(0.5, 288, 576, 30), (0.01, 1000, 28_800, 1500), (100, 1, 3, 1)],  # 2,880, 144,000 and 14 updates
+)
+def test_a_training_warms_up_validates_and_logs_in_proportion(task, seconds, warmup, validated, logged):
+    script = start.Plan(task, 30.0, start.SIZES[task][0], seconds, batches=10_000).script([])
+    flags = {"warmup-updates": warmup, "validate-interval-updates": validated, "log-interval": logged}
+    assert {name: int(re.search(rf"--{name} (\d+)", script)[1]) for name in flags} == flags
+
+
 def test_a_larger_size_needs_time_to_read_the_text(monkeypatch):
     seconds = dict(zip(start.SIZES["translation"], (0.1, 0.2, 0.4, 2.0)))
     monkeypatch.setattr(start, "timed", lambda _, plan: replace(plan, seconds=seconds[plan.size], batches=180))
