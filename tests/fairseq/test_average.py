@@ -97,3 +97,13 @@ def test_checkpoints_of_different_models_are_rejected(checkpoints, different):
     torch.save(other, checkpoints / "other.pt")
     with pytest.raises(ValueError, match=rf"other\.pt: {different} differs from that in .*checkpoint1\.pt"):
         average.average_checkpoints([checkpoints / "checkpoint1.pt", checkpoints / "other.pt"])
+
+
+@pytest.mark.parametrize("marked", [1, 2])
+def test_a_checkpoint_that_tells_no_order_goes_with_any(checkpoints, marked):
+    """As those of earlier versions."""
+    state = load_safely(checkpoints / f"checkpoint{marked}.pt")
+    state["model"]._metadata = {"loop": {"order": (0, 1)}}
+    torch.save(state, checkpoints / f"checkpoint{marked}.pt")
+    found = average.average_checkpoints([checkpoints / f"checkpoint{epoch}.pt" for epoch in (1, 2)])
+    assert found["model"]["version"].tolist() == [1]

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from argparse import Namespace
 from unittest.mock import Mock
 
 import pandas as pd
@@ -116,6 +117,16 @@ def test_heads_of_both_sides_grow_in_proportion():
     assert found == {**widths, "encoder_attention_heads": 5, "decoder_attention_heads": 10}
 
 
+@pytest.mark.parametrize(("width", "narrower"), [(36, 32), (40, 32)])
+def test_heads_lose_two_columns_or_one_of_an_odd_number(width, narrower):
+    words = ["ringformer_base"]
+    for side in models.SIDES:
+        words += [f"--{side}-embed-dim", str(width), f"--{side}-attention-heads", "4", f"--{side}-ffn-embed-dim", "90"]
+    found = TextControls(options(*words), ["--arch", *words], models.on_meta(*words), built).narrower_heads(-1, 7)
+    sizes = dict(embed_dim=narrower, ffn_embed_dim=90 * narrower // width + 7)
+    assert found == {f"{side}_{name}": size for side in models.SIDES for name, size in sizes.items()}
+
+
 FLAGS = [
     *cli.MODEL,
     *("--optimizer", "adam", "--lr", "0.01", "--criterion", "cross_entropy", "--dropout", "0", "--batch-size", "32"),
@@ -175,6 +186,27 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stag
     command = list(comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].commands[0].words)
     assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
     assert set(stretched.split()) <= set(command)
+
+
+@pytest.mark.parametrize(("maximize", "validation"), [(False, 3.5), (True, -3.5)])
+def test_a_lower_validation_is_better_whatever_the_metric(tmp_path, maximize, validation):
+    meters = [(1, "train_wall", "stopwatch", {"sum": 2.0}), (1, "wpb", "average", {"sum": 100.0})]
+    extra = {"best": 3.5, "metrics": {"default": meters}}
+    (tmp_path / "checkpoints").mkdir()
+    state = {"model": {}, "extra_state": extra, "optimizer_history": [{"num_updates": 4}, {"num_updates": 8}]}
+    torch.save(state, tmp_path / "checkpoints" / "checkpoint_last.pt")
+    comparison = compare.TextComparison.__new__(compare.TextComparison)
+    comparison.args = Namespace(maximize_best_checkpoint_metric=maximize)
+    found = {"updates": 8, "seconds": 2, "tokens/s": 50, "validation": validation}
+    assert comparison._trained(tmp_path, "") == found
+
+
+@pytest.mark.parametrize(("limits", "seconds"), [((6, 0), 12), ((0, 2), 40), ((60, 2), 40), ((6, 2), 12)])
+def test_the_first_limit_ends_a_training(monkeypatch, limits, seconds):
+    monkeypatch.setattr(compare, "time_of_update", lambda args: (2.0, 10))  # of 10 updates an epoch
+    comparison = compare.TextComparison.__new__(compare.TextComparison)
+    limits = ["--max-update", str(limits[0]), "--max-epoch", str(limits[1])]
+    assert comparison.seconds(Namespace(flags=["data", *FLAGS, "--arch", cli.ARCH, *limits])) == seconds
 
 
 OWN = """

@@ -184,6 +184,16 @@ def test_limits_of_the_task_are_kept():
     assert (args.max_source_positions, args.max_target_positions) == (50, 66)
 
 
+@pytest.mark.parametrize(("task", "kept"), [("shifted_language_modeling", "language_modeling"), ("copying", "copying")])
+def test_options_of_a_run_are_those_of_fairseqs_commands(task, kept):
+    """With tasks that fairseq has, where ours only differ in training."""
+    groups = {"task": {"_name": task, "seed": 1}, "optimizer": {"_name": "adam", "adam_eps": 1e-6}}
+    groups |= {"criterion": {"_name": "cross_entropy"}, "lr_scheduler": Namespace(_name="cosine", min_lr=0.5)}
+    found = convert._run_options({"cfg": groups}, Namespace(arch="cycle_lm", seed=2))
+    kinds = dict(task=kept, criterion="cross_entropy", optimizer="adam", lr_scheduler="cosine")
+    assert vars(found) == {**kinds, "adam_eps": 1e-6, "min_lr": 0.5, "arch": "cycle_lm", "seed": 2}
+
+
 def test_tensors_that_passes_share_are_written_once(tmp_path):
     model = models.tiny("cycle", *JOINT, on=models.task(23, 23))
     _, weights = unshared(model, models.saved_options("cycle", *JOINT))

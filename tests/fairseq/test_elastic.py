@@ -347,6 +347,19 @@ def test_validation_at_mixed_depth_reports_one_run_of_each_block_and_all_passes(
     assert list(loss.reported_depths().values()) == [[2, 2], [4, 4], [4, 4]]
 
 
+@pytest.mark.parametrize(("updates", "warns"), [(0, False), (6, True), (7, False)])  # 0 for no limit
+def test_a_warm_up_as_long_as_the_training_is_warned_of(caplog, updates, warns):
+    loss = criterion("universal_tiny", depth_range="1-4", depth_warmup_updates=6, max_update=updates)
+    loss.training_depths(models.tiny("universal_tiny"))
+    assert ("--depth-warmup-updates=6: not reached within the 6 updates" in caplog.text) == warns
+
+
+def test_the_losses_of_earlier_passes_ask_nothing_of_the_encoder():
+    model = models.tiny("ringformer_tiny", "--encoder-layers", "1")
+    depths = criterion("ringformer_tiny", pass_loss=0.5).training_depths(model)
+    assert depths["decoder"].stops(0) == list(range(1, len(depths["decoder"].order)))
+
+
 def test_before_any_update_a_validation_is_plain():
     """fairseq-validate may run a model at a depth to which the options do not apply."""
     _, _, log = criterion("vanilla_tiny", depth_range="1-6")(models.tiny("vanilla_tiny"), sample("vanilla_tiny"))

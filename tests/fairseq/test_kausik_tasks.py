@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary, MonolingualDataset, TokenBlockDataset
 from fairseq.data.list_dataset import ListDataset
+from fairseq.optim.sgd import SGD
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -98,6 +99,18 @@ def test_the_first_validation_subset_sets_the_curriculum():
         for loss in losses:
             task.post_validate(None, {"loss": loss}, None)
         assert task.noise("train", 2) == noise
+
+
+def test_the_factor_is_for_one_update_and_leaves_the_schedulers_rate():
+    task, weight = copying(noise=100, start_noise=32), torch.nn.Parameter(torch.zeros(1))
+    task.begin_epoch(1, None)
+    optimizer = SGD(Namespace(lr=[0.5], momentum=0.0, weight_decay=0.0), [weight])
+    weight.grad = torch.ones(1)
+    for update in (1, 2):
+        task.optimizer_step(optimizer, None, update)
+        assert weight.item() == pytest.approx(-0.5 * update * task.rate_factor())
+        assert optimizer.get_lr() == 0.5
+    assert task.rate_factor() < 1
 
 
 @pytest.mark.parametrize(
@@ -285,6 +298,14 @@ def test_the_texts_of_an_epoch_are_consecutive_and_begin_anywhere(length):
     assert set(starts) == set(range(length))
     dataset.set_epoch(7)
     assert int(dataset[0]["target"][0]) - 10 == starts[6]
+
+
+def test_the_seed_is_that_of_the_shifts():
+    def starts(seed: int) -> list[int]:
+        dataset, _ = shifted(8, seed)
+        return [(dataset.set_epoch(epoch), int(dataset[0]["target"][0]))[1] for epoch in range(1, 9)]
+
+    assert starts(1) == starts(1) != starts(2)
 
 
 def test_a_corpus_that_holds_no_two_texts_is_rejected():

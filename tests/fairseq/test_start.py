@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_every_size_has_a_script_that_fairseq_accepts(task):
         script = start.Plan(task, 30.0, size).script(["a reason"])
         (line,) = re.findall(r"^fairseq-train .*", script.replace("\\\n", ""), re.M)
         parsed(*shlex.split(line.replace('"$plugin"', start.USER_DIR)))
+
+
+@pytest.mark.parametrize("task", start.SIZES)
+@pytest.mark.parametrize(
+    ("seconds", "warmup", "validated", "logged"),
+    [(0.5, 288, 576, 30), (0.01, 1000, 28_800, 1500), (100, 1, 3, 1)],  # 2,880, 144,000 and 14 updates
+)
+def test_a_training_warms_up_validates_and_logs_in_proportion(task, seconds, warmup, validated, logged):
+    script = start.Plan(task, 30.0, start.SIZES[task][0], seconds, batches=10_000).script([])
+    flags = {"warmup-updates": warmup, "validate-interval-updates": validated, "log-interval": logged}
+    assert {name: int(re.search(rf"--{name} (\d+)", script)[1]) for name in flags} == flags
 
 
 def test_a_larger_size_needs_time_to_read_the_text(monkeypatch):
@@ -192,6 +204,27 @@ def test_pairs_that_are_too_long_are_left_out_and_copies_of_what_is_held_out_too
     assert corpus.notes[0] == "train: pairs left out, with a sentence of over 1,000 characters: 1"
     assert [len(rows[name]) for name in ("test", "valid")] == [5, 4]
     assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
+
+
+def test_at_most_500_pairs_validate_always_the_same(tmp_path):
+    def held_out() -> list:
+        corpus = start_corpus.Corpus({"train": list(rows)}, [])
+        start_corpus.hold_out(corpus, "valid", 500, pairs=True)
+        assert sorted(corpus.sets["train"] + corpus.sets["valid"]) == sorted(rows)
+        return corpus.sets["valid"]
+
+    rows = [(f"Satz {number}", f"sentence {number}") for number in range(12_000)]
+    assert len(held_out()) == 500
+    assert held_out() == held_out() != rows[-500:]
+
+
+@pytest.mark.parametrize("length", [99, 100])
+def test_a_line_of_100_characters_is_in_two_texts_by_no_coincidence(tmp_path, length):
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.write_text(lines([*SOURCE, "x" * length]))
+    test.write_text(lines(["x" * length]))
+    with pytest.raises(ValueError, match="is also line 101 of") if length == 100 else nullcontext():
+        start_corpus.read_corpus([train], [], [test])
 
 
 def test_a_line_without_end_is_rejected_before_it_fills_the_memory(tmp_path):

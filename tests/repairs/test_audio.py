@@ -157,3 +157,14 @@ def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monke
     path.write_bytes(complete[: len(complete) // 2])
     with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
         audio_utils.get_features_or_waveform(str(path), need_waveform=True)
+
+
+def test_a_chunk_of_odd_length_before_the_samples_is_padded(tmp_path):
+    """As RIFF says; notes of recorders are such chunks."""
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, tone(440, 1.0, 8000), 8000)
+    complete = path.read_bytes()
+    at = complete.index(b"data")
+    path.write_bytes(complete[:at] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + complete[at:-100])
+    with pytest.raises(ValueError, match="cannot be read as speech: truncated: has 15,900 of 16,000 bytes"):
+        audio_utils.get_features_or_waveform(str(path), need_waveform=True)

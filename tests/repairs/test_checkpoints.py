@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from torch import nn
 
-from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.checkpoints import load_safely, restore_task_state
 from tests.support import cli, upstream
 from tests.support.states import same_runs, same_state, trained_tensors
 
@@ -182,3 +182,11 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, data, tmp_path, monkey
     assert same_runs(tmp_path / "straight", tmp_path / "resumed")
     states = [load_safely(tmp_path / folder / "checkpoint_last.pt") for folder in ("straight", "resumed")]
     assert same_state(*(trained_tensors(state["extra_state"].get("ema", {})) for state in states))
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_fine_tuning_begins_without_the_state_of_the_other_task(reset):
+    restored: list = []
+    trainer = Namespace(task=Namespace(load_state_dict=restored.append))
+    restore_task_state({"task_state": "of the task"}, trainer, "checkpoint.pt", reset)
+    assert restored == ([] if reset else ["of the task"])

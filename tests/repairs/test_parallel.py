@@ -35,6 +35,11 @@ class TestParallel:
         parallel._prepare_cpu(distributed)
         assert distributed.distributed_init_method.startswith("tcp://localhost:")
 
+    def test_they_meet_at_the_port_of_the_command(self):
+        distributed = self.config("--distributed-world-size", "2", "--distributed-port", "29512").distributed_training
+        parallel._prepare_cpu(distributed)
+        assert distributed.distributed_init_method == "tcp://localhost:29512"
+
     @pytest.mark.parametrize(
         ("flags", "program", "message"),
         [

@@ -1,6 +1,8 @@
 """python -m timm_plugin.compare: controls of every image model, what is rejected, and a comparison from end to end."""
 
+import itertools
 import json
+import time
 from functools import cache
 from unittest.mock import Mock
 
@@ -115,15 +117,42 @@ def test_every_value_of_an_option_that_adds_them_up_tells_runs_apart(images, tmp
         check_begun([run(4)])
 
 
+def comparison_of(images, output, *words, model=MODEL):
+    words = [str(images), *model, *FLAGS, "--output", str(output), *map(str, words)]
+    return compare.ImageComparison(options.parser("").parse_args(words), words)
+
+
+def words_of(step):
+    (command,) = step.commands
+    return list(command.words)
+
+
 def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
-    words = [str(images), "--model", "sret_nano.cifar10", "--img-size", "32", *FLAGS, "--epochs", "6"]
-    words += ["--warmup-epochs", "5", "--output", str(tmp_path)]
-    comparison = compare.ImageComparison(options.parser("").parse_args(words), words)
-    train, *_ = comparison.steps(*comparison.rows(["looped"]), 1, tmp_path, Length(3, 0.5))
-    ((*words,),) = (command.words for command in train.commands)
+    model = ["--model", "sret_nano.cifar10", "--img-size", "32"]
+    comparison = comparison_of(images, tmp_path, "--epochs", "6", "--warmup-epochs", "5", model=model)
+    train, _ = comparison.steps(*comparison.rows(["looped"]), 1, tmp_path, Length(3, 0.5))
+    words = words_of(train)
     args = options.parser("").parse_args(words[words.index(str(images)) :])
     options.check(args)
     assert (args.epochs, args.warmup_epochs) == (3, 2.5)
+
+
+def test_every_step_imports_the_users_module(images, tmp_path):
+    module = tmp_path / "own_module.py"
+    module.write_text("")
+    comparison = comparison_of(images, tmp_path, "--user-module", module)
+    for step in comparison.steps(*comparison.rows(["looped"]), 1, tmp_path):
+        words = words_of(step)
+        assert words[words.index("--user-module") + 1] == str(module)
+
+
+def test_speed_and_time_count_every_batch_of_an_update(images, tmp_path, monkeypatch):
+    comparison = comparison_of(images, tmp_path, "--grad-accum-steps", "2")
+    (tmp_path / "summary.csv").write_text("epoch,train_seconds,eval_loss\n0,2.0,0.5\n1,4.0,0.75\n")
+    found = comparison._trained(tmp_path, "")
+    assert found == {"epochs": 2, "seconds": 6, "images/s": 2 * 48 / 6, "validation": 0.75}
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a batch takes a second
+    assert comparison.seconds(*comparison.rows(["looped"])) == 2 * 4
 
 
 def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):

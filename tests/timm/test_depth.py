@@ -85,3 +85,12 @@ def test_an_order_is_kept_without_metadata(before, after, loops, tmp_path):
     timm.models.load_checkpoint(found, str(tmp_path / "weights.pth"))
     x = vision.images(found)
     assert torch.equal(found(x), expected(x))
+
+
+def test_a_pruned_model_keeps_the_levels_of_all_passes():
+    whole, pruned = vision.small("uit"), vision.small("uit")
+    pruned.prune_intermediate_layers([1], prune_head=False)
+    x = vision.images(whole)
+    for passes in (1, 2, 3):
+        with vision.at_passes(whole, passes), vision.at_passes(pruned, passes):
+            torch.testing.assert_close(pruned(x), whole(x), rtol=0, atol=0)

@@ -2,6 +2,8 @@
 
 import argparse
 import csv
+import itertools
+import time
 
 import pytest
 import torch
@@ -35,6 +37,15 @@ def test_a_model_without_loop_is_rejected(tmp_path, rejected):
     torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
     said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "vit.pth", "--model", "test_vit")
     assert "VisionTransformer: has no loop over depth to look into" in said
+
+
+def test_time_is_per_image_and_no_graph_is_kept(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a batch takes a second
+    model, grads = vision.small("uit"), []
+    model.register_forward_hook(lambda *_: grads.append(torch.is_grad_enabled()))
+    found = depth.accuracy(model, [(vision.images(model), torch.zeros(2, dtype=torch.long))] * 3)
+    assert grads == [False] * 3
+    assert (len(found.outputs), found.seconds) == (6, 0.5)
 
 
 @pytest.fixture

@@ -53,7 +53,8 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
 
 
 def test_learned_levels_serve_more_passes_than_the_model_has():
-    deep = vision.small("uit, learned levels", depth_range=(1, 5))
+    deep = vision.small("uit, learned levels", depth_range=(1, 5), pass_loss=0.5)
+    deep.set_deep_supervision()
     built = vision.small("uit, learned levels", seed=1, depth=5)
     built.load_state_dict(deep.state_dict())
     x = vision.images(deep)
@@ -62,8 +63,12 @@ def test_learned_levels_serve_more_passes_than_the_model_has():
     drawn = set()
     for update in range(12):
         deep.train().set_num_updates(update)
-        drawn |= {*deep.depths()}
-        assert deep(x).isfinite().all()
+        (depth,) = deep.depths()
+        drawn.add(depth)
+        last, *earlier = deep(x)
+        assert len(earlier) == depth - 1
+        if depth == 5:
+            torch.testing.assert_close(last, built(x), rtol=0, atol=1e-12)
     assert max(drawn) == 5
 
 
@@ -74,6 +79,20 @@ def test_one_loop_of_sret_takes_the_slices_of_the_first_run():
     x = vision.images(model)
     with vision.at_passes(model, *(len(loop.blocks) for loop in model.loops())):
         assert torch.equal(model(x), single(x))
+
+
+@vision.every_registered_structure
+def test_what_is_left_of_a_pruned_model_draws_no_pass_that_it_lacks(structure):
+    if vision.depth_option(structure) is None:
+        return
+    options, depth_range = changes(structure)
+    model = vision.fresh(structure, **options, depth_range=depth_range)
+    model.prune_intermediate_layers([0])
+    for update in range(12):
+        model.set_num_updates(update)
+        depths = model.depths()
+        assert len(depths) == len(model.loops())
+        assert vision.is_pyramid(structure) or depths == [None]
 
 
 @pytest.mark.parametrize(("structure", "step"), [("ringformer_vit", 1), ("uit", 1), ("deit, external loops", 3)])

@@ -102,6 +102,10 @@ def test_forward_intermediates(case):
         for stop_early in (False, True):
             some = model.forward_intermediates(x, indices, stop_early=stop_early, intermediates_only=True)
             torch.testing.assert_close(some, [maps[index] for index in chosen], rtol=0, atol=0)
+    # a pyramid's norm has the width of its last stage, also where an earlier one is the last that runs
+    first = dict(indices=[0], norm=True, intermediates_only=True)
+    normed, stopped = (model.forward_intermediates(x, stop_early=stop_early, **first) for stop_early in (False, True))
+    torch.testing.assert_close(stopped, normed, rtol=0, atol=0)
     with pytest.raises(AssertionError):
         model.forward_intermediates(x, [count])
     with pytest.raises(ValueError, match="output_fmt='NHWC': must be 'NCHW' or 'NLC'"):

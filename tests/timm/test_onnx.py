@@ -20,7 +20,7 @@ from recurrence.weights.command import stored_bytes
 from tests.support import cli, guide, vision
 from tests.support.vision import every_registered_structure, timm
 from timm_plugin import convert
-from timm_plugin.onnx import export
+from timm_plugin.onnx import about, export
 
 GRAPH = 130_000  # bytes that the graph of any model takes, beside its tensors
 
@@ -62,6 +62,10 @@ def test_timms_own_model_without_patches_becomes_a_file_too():
     model = timm.create_model("resnet10t", num_classes=3, pretrained_cfg_overlay=dict(input_size=(3, 64, 64))).eval()
     images = torch.randn(3, 3, 64, 64)
     torch.testing.assert_close(run(export(model), images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_images_have_the_models_channels_and_size():
+    assert about(vision.fresh("uit", in_chans=4, img_size=(32, 64)))["input_size"] == (4, 32, 64)
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,18 @@ def test_a_save_that_was_interrupted_before_its_ranking_is_ranked(saver, tmp_pat
     assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == best[0]
 
 
+@pytest.mark.parametrize("earlier", [{}, {"metric": 1.0}, {"metric": None}], ids=["none", "better", "without a metric"])
+def test_an_interrupted_save_is_ranked_where_there_is_room(saver, tmp_path, earlier):
+    for _ in earlier:
+        saver.save_checkpoint(0, **earlier)
+    saver._save(str(tmp_path / "last.pth.tar"), 1, 0.5)
+    most = 1 if earlier == {"metric": None} else 2  # a checkpoint without a metric is the worst
+    again = CheckpointSaver(saver.model, saver.optimizer, checkpoint_dir=str(tmp_path), max_history=most)
+    again.load_state_dict_from_checkpoint(tmp_path / "last.pth.tar")
+    assert str(tmp_path / "checkpoint-1.pth.tar") in dict(again.checkpoint_files)
+    assert (tmp_path / "checkpoint-1.pth.tar").exists()
+
+
 @pytest.fixture
 def truncated(tmp_path):
     (tmp_path / "class").mkdir()

@@ -1,7 +1,9 @@
 """The image trainer on generated images: resuming, several processes, data, distillation."""
 
+import itertools
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,13 +103,17 @@ def test_training_lowers_the_loss_and_keeps_the_best_checkpoint(finished):
     assert best > 60
 
 
+def trainer_of(images: Path, output: Path, *more) -> train_image.Trainer:
+    args = train_image.parser("").parse_args(flags(images, output, *more))
+    return train_image.Trainer(args, train_image.utils.init_distributed_device(args))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", [True, False])
 def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix):
     """After it, from the peak, as in RingFormer's code; or at the start of training, as timm does by default."""
     more = ["--epochs", "6", "--warmup-epochs", "3", "--lr", "1e-3", *(["--warmup-prefix"] if prefix else [])]
-    args = train_image.parser("").parse_args(flags(images, tmp_path, *more))
-    trainer = train_image.Trainer(args, train_image.utils.init_distributed_device(args))
+    trainer = trainer_of(images, tmp_path, *more)
     rates = []
     for update in range(6 * trainer.updates + 1):
         trainer.scheduler.step_update(update)
@@ -119,9 +125,8 @@ def test_the_cosine_starts_after_the_warm_up_or_with_it(images, tmp_path, prefix
 
 @pytest.mark.parametrize(("updates", "warns"), [("11", False), ("12", True)])
 def test_a_warm_up_that_never_ends_is_warned_of(images, tmp_path, caplog, updates, warns):
-    args = train_image.parser("").parse_args(flags(images, tmp_path, *ELASTIC, "--depth-warmup-updates", updates))
-    trainer = train_image.Trainer(args, train_image.utils.init_distributed_device(args))
-    assert args.epochs * trainer.updates == 12
+    trainer = trainer_of(images, tmp_path, *ELASTIC, "--depth-warmup-updates", updates)
+    assert trainer.args.epochs * trainer.updates == 12
     assert ("--depth-warmup-updates 12: training ends after 12 updates" in caplog.text) == warns
 
 
@@ -165,6 +170,57 @@ def test_mixed_depth_reports_one_run_of_each_block(images, tmp_path, drawn):
     train(images, tmp_path, "--model", "ringformer_vit", "--model-kwargs", *kwargs, "--mixed-depth")
     row = table(tmp_path)[-1]
     assert row["eval_largest_depth_loss"] == row["eval_loss"] != row["eval_smallest_depth_loss"]
+
+
+def test_every_epoch_augments_the_images_anew(images, tmp_path, monkeypatch):
+    def learn(images, *_, **last):
+        seen.append(images.flatten(1))
+        return torch.zeros(())
+
+    trainer = trainer_of(images, tmp_path)
+    monkeypatch.setattr(trainer, "learn", learn)
+    epochs = []
+    for epoch in (0, 1, 1):
+        seen: list[torch.Tensor] = []
+        trainer.train(epoch)
+        epochs.append(torch.cat(seen))
+    first, second, again = epochs
+    assert torch.equal(second, again)  # as a resumed run reads it
+    assert not torch.equal(first.sort(0)[0], second.sort(0)[0])  # whatever their order
+
+
+def test_the_seed_is_that_of_the_first_weights(images, tmp_path):
+    one, same, other = (trainer_of(images, tmp_path, "--seed", seed).model.state_dict() for seed in (1, 1, 2))
+    assert same_state(one, same)
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_weight_decay_and_clipping_act(images, tmp_path, monkeypatch):
+    def step():
+        gradients.extend(parameter.grad.flatten() for parameter in trainer.model.parameters())
+
+    trainer, gradients = trainer_of(images, tmp_path, "--weight-decay", "0.3", "--clip-grad", "0.001"), []
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0, 0.3}
+    monkeypatch.setattr(trainer.optimizer, "step", step)
+    trainer.learn(*next(iter(trainer.train_loader)), 0, last=True)
+    assert torch.cat(gradients).norm().item() == pytest.approx(0.001, rel=1e-3)
+
+
+def test_the_averaged_weights_are_evaluated(images, tmp_path):
+    trainer = trainer_of(images, tmp_path, "--model-ema-decay", "0.9")
+    found = trainer.evaluate()
+    torch.nn.init.ones_(trainer.model.head.weight)
+    assert trainer.evaluate() == found
+    trainer.task.update_ema(step=1)
+    assert trainer.evaluate()["loss"] != found["loss"]
+
+
+def test_an_evaluation_at_other_depths_leaves_the_full_depth(images, tmp_path):
+    trainer = trainer_of(images, tmp_path, *ELASTIC[:-1], "1-6")
+    found = trainer.evaluate()
+    assert trainer.model.passes is None
+    assert found["largest_depth_loss"] != found["loss"] != found["smallest_depth_loss"]
+    assert trainer.evaluate() == found
 
 
 def loaders(images: Path, *more) -> list:
@@ -295,12 +351,15 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     assert f"RUN={tmp_path}: its images must have 3 classes, like the model, not 1" in rejected(accuracy.main, tmp_path)
 
 
-def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path):
+def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path, monkeypatch):
     args = options.parser("").parse_args(flags(images, tmp_path, "--device", "xpu:0"))
     args.num_classes = 3
     saved = dict(arch=args.model, args=args, state_dict=build.build("model", args, num_classes=3).state_dict())
     torch.save(saved, tmp_path / "last.pth.tar")
-    assert 0 <= accuracy.measured(tmp_path)["top1"] <= 100
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a batch takes a second
+    found = accuracy.measured(tmp_path)
+    assert 0 <= found["top1"] <= 100
+    assert found["seconds"] == pytest.approx(2)  # 15 images in batches of 12
 
 
 def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
@@ -310,3 +369,10 @@ def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
         SystemExit, match=r"^train_image.py: error: loss nan in epoch \d: lower --lr, or set --clip-grad"
     ):
         train_image.main()
+
+
+def test_an_infinite_loss_stops_the_run_too(images, tmp_path, monkeypatch):
+    trainer = trainer_of(images, tmp_path)
+    monkeypatch.setattr(trainer, "learn", lambda *_, **last: torch.tensor(torch.inf))
+    with pytest.raises(ArithmeticError, match="^loss inf in epoch 1: lower --lr, or set --clip-grad"):
+        trainer.train(0)
