@@ -5,9 +5,12 @@ import shutil
 
 import pytest
 import torch
+from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
 
 from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.unknown import Alignment
 from tests.support import upstream
 
 SEARCH = ("--max-len-b", "3", "--max-len-a", "0", "--beam", "2", "--print-alignment")
@@ -101,3 +104,16 @@ def test_fairseq_generate_reads_the_words_of_raw_data(unknowing, data, tmp_path)
         text, places = found[number]
         assert text == " ".join(line.split()[place] for place in places)
         assert len(places) == 3
+
+
+def test_symbols_that_are_no_words_replace_nothing():
+    """The symbol of a language at the beginning of a translation, and its end."""
+    words = Dictionary()
+    language, known = words.add_symbol("[de]"), words.add_symbol("eins")
+    alignment = Alignment([])
+    alignment.words = ["one", "one", "two", "three"]
+    tokens = torch.tensor([language, known, words.unk(), words.eos()])
+    _, text, _ = utils.post_process_prediction(
+        tokens, "one two three", alignment, {"two": "zwei"}, words, extra_symbols_to_ignore={language}
+    )
+    assert text == "eins zwei"
