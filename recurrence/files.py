@@ -167,7 +167,7 @@ def read_text(path: str | Path, errors: str = "strict") -> str:
 
 
 def read_json(path: str | Path, kind: type) -> Any:
-    """What a JSON file contains. Raises ValueError, with its name, if it is damaged or contains another kind."""
+    """What a JSON file contains. Raises ValueError, with its name, if it is damaged or has another type."""
     text = read_text(path)
     try:
         found = json.loads(text)

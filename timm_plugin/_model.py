@@ -13,7 +13,7 @@ from recurrence.loop import Loop, named_loops
 from timm_plugin._compat import feature_take_indices
 from timm_plugin._config import ImageConfig
 
-# Words in the names of parameters that have no weight decay although they are no vectors.
+# Words in the names of parameters that have no weight decay although they are not vectors.
 UNDECAYED = {"cls_token", "pos_embed", "level_embed", "qkv_signal", "ffn_signal"}
 
 
@@ -164,7 +164,7 @@ class ImageModel(nn.Module):
             loop.compile_blocks(**options)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters without weight decay, beside the vectors, to which timm's optimisers give none."""
+        """Names of parameters without weight decay, besides the vectors, to which timm's optimisers give none."""
         return {name for name, _ in self.named_parameters() if UNDECAYED.intersection(name.split("."))}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
