@@ -8,7 +8,7 @@ not in the paper. recipes/README.md describes the keys; kinds those of a row's s
 import difflib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -28,10 +28,30 @@ RECIPES = Path(__file__).resolve().parents[1]
 # Metrics that need no run: they are counted from the registered model.
 COUNTED = ("params", "params_core", "params_embedding", "params_head")
 PLAIN = {"extra_forbidden": "unknown key", "missing": "missing key"}  # pydantic's errors in our words
+PRINTED = ("label", "note", "paper", "released", "count_differs")  # what `like` does not take from another row
 
 
 class TableError(ValueError):
     """A tables.toml, or a request to run one of its rows, is invalid."""
+
+
+def inherit(entries: dict, own: Collection[str] = ()) -> dict:
+    """Entries by name. One has all keys of the earlier entry that its `like` names, except those of `own`.
+
+    Raises:
+        ValueError: `like` names no earlier entry.
+    """
+    found: dict = {}
+    for name, entry in entries.items():
+        like = entry.get("like") if isinstance(entry, dict) else None
+        if like is None:
+            found[name] = entry
+        elif isinstance(found.get(like), dict):
+            taken = {key: value for key, value in found[like].items() if key not in own}
+            found[name] = taken | {key: value for key, value in entry.items() if key != "like"}
+        else:
+            raise ValueError(f"{name}: like {like!r}: no such entry above it")
+    return found
 
 
 class Strict(BaseModel):
@@ -209,11 +229,15 @@ class Table(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def with_columns(cls, entry: dict) -> dict:
-        """A column that is a text has that metric."""
-        columns = entry.get("columns", {}).items()
-        named = {title: {"metric": one} if isinstance(one, str) else one for title, one in columns}
-        return entry | ({"columns": named} if "columns" in entry else {})
+    def written_out(cls, entry: dict) -> dict:
+        """A column that is a text has that metric, and a row what it takes from another."""
+        full = dict(entry)
+        if "columns" in entry:
+            columns = entry["columns"].items()
+            full["columns"] = {title: {"metric": one} if isinstance(one, str) else one for title, one in columns}
+        if isinstance(entry.get("rows"), dict):
+            full["rows"] = inherit(entry["rows"], own=PRINTED)
+        return full
 
     @model_validator(mode="after")
     def complete(self) -> "Table":
@@ -290,21 +314,6 @@ def plain(file: str, error: ValidationError, place: str = "") -> TableError:
     return TableError(f"{file}: {where}: {message}" if where else f"{file}: {message}")
 
 
-def sections(file: str, entry: dict) -> dict[str, dict]:
-    """The sections of settings by name. A section has all keys of the earlier one that its `like` names.
-
-    Raises:
-        TableError: `like` names no earlier section.
-    """
-    found: dict[str, dict] = {}
-    for name, section in entry.items():
-        like = section.get("like")
-        if like is not None and like not in found:
-            raise TableError(f"{file}: settings.{name}: like {like!r}: no such section above it")
-        found[name] = found.get(like, {}) | {key: value for key, value in section.items() if key != "like"}
-    return found
-
-
 def read(folder: Path) -> Paper:
     """The tables of a folder, checked.
 
@@ -317,7 +326,10 @@ def read(folder: Path) -> Paper:
     except (OSError, ValueError) as error:  # of TOML, too
         raise TableError(f"{file}: {error}") from error
     common = {key: entry.pop(key) for key in ("paper", "left_out") if key in entry}
-    shared = sections(file, entry.pop("settings", {}))
+    try:
+        shared = inherit(entry.pop("settings", {}))
+    except ValueError as error:
+        raise TableError(f"{file}: settings.{error}") from error
     place = {"folder": folder, "sections": shared}
     tables = {key: one | {"key": key, **place} if isinstance(one, dict) else one for key, one in entry.items()}
     where = ""

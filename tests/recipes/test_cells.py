@@ -127,6 +127,19 @@ paper = { A = "1" }
 """
 
 
+def test_a_row_takes_the_settings_of_another_but_nothing_printed(tmp_path):
+    more = '[t.rows.q]\nlike = "r"\nsmall = { flags = "loops=1" }\nnote = "narrower"\n'
+    (tmp_path / "tables.toml").write_text(GOOD + 'flags = "depths=(1,1,1)"\n' + more)
+    runs = rows.read(tmp_path).tables["t"].runs
+    assert runs["q"].row.model_dump(exclude_defaults=True) == {
+        "arch": "sret_t",
+        "flags": "depths=(1,1,1)",
+        "small": {"flags": "loops=1"},
+        "note": "narrower",
+    }
+    assert runs["q"].settings("small").kwargs == ["depths=(1,1,1)", "loops=1"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -146,6 +159,8 @@ paper = { A = "1" }
         ('settings = "s"', 'settings = "z"', "t: rows.r: settings 'z': must be one of s"),
         ('{ A = "gmac" }', '{ A = { metric = "gmac", table = "z" } }', "t: table 'z': no such"),
         ('kind = "count"', 'kind = "sums"', "t: kind 'sums': must be one of "),
+        ('arch = "sret_t"', 'like = "q"', "t: r: like 'q': no such entry above it"),
+        ('count = "images"', 'like = "q"', "settings.s: like 'q': no such entry above it"),
         ('paper = "P"', "paper = ", "Invalid value"),
     ],
 )
