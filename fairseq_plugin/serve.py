@@ -71,18 +71,18 @@ class Model:
         """The best translation of each line, or of a language model the most likely continuation.
 
         As in fairseq with this package, an empty line has an empty translation; a search would make one up. So has,
-        with a warning, a line that is longer than the encoder's positions.
+        with a warning, a line that is longer than the model's positions.
         """
-        encoded = [self.encode(line, tokenized) for line in lines]
-        most = self.about.get("longest_source") or math.inf  # no limit of a language model, or in an older folder
+        encoded, translates = [self.encode(line, tokenized) for line in lines], self.about["translates"]
+        # A source and its end have positions, whose number an older folder lacks; a text that goes on has one more.
+        most = (self.about.get("longest_source") or math.inf) if translates else self.about["longest"] - 1
         for number, text in enumerate(encoded, 1):
-            if len(text) >= most:  # its end has a position, too
+            if len(text) >= most:
                 logger.warning(f"line {number}: has {len(text)} symbols: must have < {most}: left empty")
-                text.clear()
-        searched = [index for index, text in enumerate(encoded) if text or not self.about["translates"]]
+        searched = [index for index, text in enumerate(encoded) if len(text) < most and (text or not translates)]
         order = sorted(searched, key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}
-        rows = batch if self.about["translates"] else 1
+        rows = batch if translates else 1
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
             texts = self.search([encoded[index] for index in chosen], beam)

@@ -345,10 +345,13 @@ def keep_place_in_epoch(extra: dict[str, Any] | None, trainer: Trainer, filename
     now, batches = trainer.data_parallel_world_size, place.get("iterations_in_epoch", 0)
     if then and then != now:
         place["iterations_in_epoch"] = batches * then // now
+        options = trainer.cfg.checkpoint
+        if filename == options.finetune_from_model:
+            return  # of which another training begins
+        resumes = f"epoch {place['epoch']} resumes after {place['iterations_in_epoch'] * now} batches, and "
         logger.info(
-            f"{filename} was saved by {then} ranks, now there are {now}: epoch {place['epoch']} resumes "
-            f"after {place['iterations_in_epoch'] * now} batches, and an update has {now / then:g} times as "
-            "many batches as before; --update-freq changes that"
+            f"{filename} was saved by {then} ranks, now there are {now}: {'' if options.reset_dataloader else resumes}"
+            f"an update has {now / then:g} times as many batches as before; --update-freq changes that"
         )
 
 

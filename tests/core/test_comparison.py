@@ -91,12 +91,14 @@ def test_headroom_needs_three_standard_errors():
     clear = scores(once=[10, 20, 30], looped=[11, 21, 31], deep=[12, 22.1, 31.9])
     assert headroom(clear, True, 4).startswith("Iso-depth exponent 0.50: 4 loops are worth 4^0.50 = 2 layers")
     assert headroom(-clear, False, 4) == headroom(clear, True, 4)
+    equal = scores(once=[10, 20], looped=[10, 20], deep=[10, 20])
+    assert headroom(equal, True, 4).startswith("No headroom")
     assert headroom(clear[:1], True, 4).endswith("needs two seeds.")
     assert headroom(clear.drop(columns="deep"), True, 4).endswith("needs the rows once and deep.")
 
 
 def row(name, parameters=1000):
-    return Row(name, (f"--{name}",), 1, 4, parameters, 10**6, 4.0)
+    return Row(name, (f"--{name}",), 2, 8, parameters, 10**6, 4.0)
 
 
 def results(**values):
@@ -106,7 +108,7 @@ def results(**values):
         if score is None
         else {"updates": 5, "seconds": 2.0, "score": score, "decoding": 1.0}
         for name, of_seeds in values.items()
-        for seed, score in enumerate(of_seeds, start=1)
+        for seed, score in reversed([*enumerate(of_seeds, start=1)])  # they end in any order
     }
 
 
@@ -119,7 +121,9 @@ def test_the_report_has_a_sentence_for_each_control(tmp_path):
     text = page(tmp_path, looped=[31.47, 33.5, 32.0], storage=[30.01, 32.14, 30.66], time=[32, 33, 31])
     assert "At equal storage looping gains 1.39 BLEU (1.23 to 1.55, three seeds). It stores 1.00% less." in text
     assert re.search(r"At equal training time looping gains 0.32 BLEU \(.* to .*; the interval includes zero", text)
-    assert re.search(r"\| storage +\|.* 30.94 ± 1.09 \|.* \+1.39 \(\+1.23 to \+1.55\) \|", text)
+    (line,) = (line for line in text.splitlines() if line.startswith("| storage"))
+    sizes, found = ["2", "8", "990", "4.00", "1.0"], ["2", "1.00", "30.94 ± 1.09", "3", "+1.39 (+1.23 to +1.55)"]
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == ["storage", *sizes, *found]
     assert "failed" not in text
     assert (tmp_path / "comparison.md").read_text() == text
     assert "<svg" in (tmp_path / "comparison.svg").read_text()
@@ -128,15 +132,43 @@ def test_the_report_has_a_sentence_for_each_control(tmp_path):
     assert list(table["seed"]) == [1, 2, 3] * 3
 
 
+def test_the_exponent_is_that_of_the_passes_of_a_block(tmp_path):
+    text = page(tmp_path, looped=[11, 21, 31], once=[10, 20, 30], deep=[12, 22.1, 31.9])
+    assert "Iso-depth exponent 0.50: 4 loops are worth 4^0.50 = 2 layers" in text
+
+
 def test_lower_scores_may_be_better(tmp_path):
     text = page(tmp_path, PERPLEXITY, looped=[20, 21, 22.1], once=[25, 26, 27])
     assert "Against the same blocks run once looping lowers perplexity by 4.97 (4.82 to 5.11, three seeds)." in text
 
 
+def test_looping_may_be_worse(tmp_path):
+    values = {"looped": [20, 21, 22.1], "narrow": [25, 26, 27]}
+    said = "At equal storage and depth looping loses 4.97 BLEU (4.82 to 5.11, three seeds). It stores 1.00% less."
+    assert said in page(tmp_path, **values)
+    worse = {name: [-score for score in scores] for name, scores in values.items()}
+    assert "looping raises perplexity by 4.97 (4.82 to 5.11, three seeds)." in page(tmp_path, PERPLEXITY, **worse)
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    text = page(tmp_path, looped=[2], once=[0.8])
+    assert "Against the same blocks run once looping gains 1.20 BLEU (one seed, so no interval)." in text
+    assert "| +1.20 (one seed) |" in text
+
+
 def test_a_control_that_diverges_is_a_result(tmp_path):
     text = page(tmp_path, looped=[30, 31], deep=[None, None])
     assert "Against a separate block for every pass: no pair of runs has finished." in text
-    assert "seed 1: loss nan; seed 2: loss nan" in text
+    assert text.count("seed 1: loss nan; seed 2: loss nan") == 1  # in its own row
+    table = pd.read_csv(tmp_path / "runs.csv")
+    assert table["score"].dropna().tolist() == [30, 31]
+    assert table["failure"].dropna().tolist() == ["loss nan"] * 2
+
+
+def test_a_plan_says_how_much_more_a_control_stores():
+    looped, once = report.planned([row("looped"), row("once", 990)], BLEU).splitlines()[2:]
+    assert "+0.00%" in looped
+    assert "-1.00%" in once
 
 
 class Counting(Comparison):

@@ -2,6 +2,7 @@
 
 import re
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch import Tensor, nn
 
+from fairseq_plugin import elastic
 from fairseq_plugin.elastic import ElasticCrossEntropy, at_depths, loops_by_side, trained_with
 from fairseq_plugin.options import DEPTH_OPTIONS
 from fairseq_repairs.checkpoints import load_safely
@@ -124,6 +126,24 @@ def test_an_optimizer_that_moves_idle_passes_is_rejected(kind):
     for given in ({f"memory_efficient_{kind}": True, "depth_range": "1-4"}, {"mixed_depth": True}):
         criterion("ringformer_base", **{kind: True}, **given).training_depths(model)
     criterion("universal", depth_range="1-4", **{kind: True}).training_depths(models.tiny("universal"))
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "message"),
+    [
+        ("cycle_lm", dict(mixed_depth=True), "--ddp-backend=pytorch_ddp: must be legacy_ddp with an adaptive softmax"),
+        ("cycle_lm", dict(mixed_depth=True, ddp_backend="legacy_ddp"), None),
+        # Only the decoder leaves out passes.
+        ("ringformer_base", dict(depth_range="4-6,1-4"), "--find-unused-parameters: must be given in several"),
+        ("ringformer_base", dict(depth_range="4-6,1-4", find_unused_parameters=True), None),
+        ("ringformer_base", dict(depth_range="4-6"), None),
+    ],
+)
+def test_several_ranks_need_a_backend_that_fits(of, given, message, monkeypatch):
+    monkeypatch.setattr(elastic, "get_global_world_size", lambda: 2)
+    loss, model = criterion(of, **given), models.tiny(of)
+    with pytest.raises(ValueError, match=f"^{message}") if message else nullcontext():
+        loss.training_depths(model)
 
 
 def test_a_checkpoint_says_at_which_depths_it_was_trained():
@@ -273,10 +293,12 @@ def test_every_symbol_of_an_adaptive_softmax_counts():
         torch.testing.assert_close(loss(model, {**batch, "target": target})[0], -scores[..., symbol].sum())
 
 
-def test_an_adaptive_softmax_goes_without_label_smoothing():
-    smoothed = criterion_of(models.task_of("cycle_lm"), label_smoothing=0.1)
-    with pytest.raises(ValueError, match="--label-smoothing=0.1: conflicts with an adaptive softmax"):
-        smoothed(in_training("cycle_lm"), sample("cycle_lm"))
+@pytest.mark.parametrize("given", [{"label_smoothing": 0.1}, {"ignore_prefix_size": 2}], ids=str)
+def test_an_adaptive_softmax_has_a_plain_loss(given):
+    ((name, value),) = given.items()
+    wanted = criterion_of(models.task_of("cycle_lm"), **given)
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')}={value}: conflicts with an adaptive softmax"):
+        wanted(in_training("cycle_lm"), sample("cycle_lm"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import FairseqDecoder, FairseqLanguageModel
 from onnx import TensorProto, load
 from torch import nn
 
@@ -78,7 +79,7 @@ def test_translations_are_those_of_fairseqs_search(name, tmp_path):
 
 @slow
 @pytest.mark.parametrize("name", CONTINUE)
-def test_scores_and_continuations_of_a_language_model_are_fairseqs(name, tmp_path):
+def test_scores_and_continuations_of_a_language_model_are_fairseqs(name, tmp_path, caplog):
     arch, *flags = CONTINUE[name]
     model = models.tiny(arch, *flags).float()
     text = torch.randint(4, models.TARGET_SYMBOLS, (3, 9))
@@ -96,14 +97,72 @@ def test_scores_and_continuations_of_a_language_model_are_fairseqs(name, tmp_pat
         assert [served.search([prompt], beam, most=9)[0] for prompt in prompts.tolist()] == best
         assert any(best)
     assert stored_once(model, tmp_path)
+    served.about["longest"] = 13  # ends all where this search ends
+    first, *others = (served.decode(prompt) for prompt in prompts.tolist())
+    continued = served.translate([first, " ".join([first] * 4), *others, ""], beam=4, tokenized=True)
+    assert [continued.pop(0), *continued[1:-1]] == [served.decode(text) for text in best]
+    assert continued[0] == ""
+    assert continued[-1]  # of no prompt
+    assert caplog.messages[-1] == "line 2: has 12 symbols: must have < 12: left empty"
+
+
+def chances(texts: np.ndarray, seed: int) -> np.ndarray:
+    """Log-probabilities of the next symbol, (B, V), drawn for each text; the padding and the end are likely."""
+    drawn = np.stack([np.random.default_rng([seed, *text]).normal(size=models.TARGET_SYMBOLS) for text in texts])
+    drawn[:, 1:3] += 2
+    return torch.tensor(drawn).float().log_softmax(-1).numpy()
+
+
+class Drawn(FairseqDecoder):
+    """Has such scores in fairseq."""
+
+    def __init__(self, words: Dictionary, seed: int):
+        super().__init__(words)
+        self.seed = seed
+
+    def forward(self, prev_output_tokens, encoder_out=None):
+        return torch.from_numpy(chances(prev_output_tokens.numpy(), self.seed))[:, None], None
+
+
+class Served(serve.Model):
+    """Has such scores; its state is the text."""
+
+    def __init__(self, words: Dictionary, seed: int):
+        self.about = dict(translates=False, longest=99, state={"text": ["batch", "past"]}, types={"text": "int64"})
+        self.target, self.batch_dims, self.seed = words.symbols, {"text": 0}, seed
+        self.pad, self.eos, self.unk = words.pad(), words.eos(), words.unk()
+
+    def step(self, tokens, inputs):
+        text = np.concatenate([inputs["text"], tokens], axis=1)
+        return chances(text, self.seed), {"text": text}
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_a_search_is_fairseqs_whatever_the_scores(length, beam):
+    words, lengths = models.dictionary(models.TARGET_SYMBOLS), set()
+    for seed in range(12):
+        search = searching.search(
+            FairseqLanguageModel(Drawn(words, seed)), incremental=False, beam_size=beam, max_len_b=8
+        )
+        prompt = torch.randint(4, len(words), (1, length), generator=torch.Generator().manual_seed(seed))
+        ((best, *_),) = searching.continue_prompts(search, prompt)
+        found = Served(words, seed).search(prompt.tolist(), beam, most=8 - length)
+        assert found == [best["tokens"][length:-1].tolist()]
+        lengths.add(len(found[0]))
+    assert len(lengths) > 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The shipped model as a folder."""
-    path = tmp_path_factory.mktemp("onnx") / "model"
-    convert.main(["onnx", str(SHIPPED / "model.pt"), str(path), "--dictionary", str(SHIPPED)])
-    return path
+    """The shipped model as a folder, with letters as pieces."""
+    path = tmp_path_factory.mktemp("onnx")
+    (path / "text").write_text("\n".join(["abcdefghijklm", "nopqrstuvwxyz"] * 5))
+    letters = dict(model_type="char", vocab_size=29, add_dummy_prefix=False, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(input=str(path / "text"), model_prefix=str(path / "letters"), **letters)
+    words = ["onnx", str(SHIPPED / "model.pt"), str(path / "model"), "--dictionary", str(SHIPPED)]
+    convert.main([*words, "--sentencepiece-model", str(path / "letters.model")])
+    return path / "model"
 
 
 def test_files_are_at_most_a_tenth_larger_than_the_weights(folder):
@@ -121,7 +180,15 @@ def test_a_folder_is_served_without_torch_and_fairseq(folder):
     made = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
     answers = made.stdout.split("\n")
     assert [bool(answer) for answer in answers] == [True, False, True, False]  # an empty line has no translation
-    assert answers[:-1] == serve.Model(folder).translate(lines, beam=2, tokenized=True)
+    for batch in (1, 2, 32):
+        assert answers[:-1] == serve.Model(folder).translate(lines, beam=2, tokenized=True, batch=batch)
+
+
+def test_raw_text_is_cut_into_pieces_and_joined_from_them(folder):
+    served = serve.Model(folder)
+    assert served.translate(["cat"]) == ["KAET"]
+    assert served.translate(["c a t"], tokenized=True) == ["K AE T"]
+    assert [served.source[number] for number in served.encode("c never-seen", tokenized=True)] == ["c", "<unk>"]
 
 
 def test_the_pages_example_translates(folder, tmp_path):
@@ -144,6 +211,7 @@ def test_eight_bits_take_a_quarter(folder, tmp_path):
     words = serve.Model(small).source[4:9]
     line = " ".join(words)
     assert serve.Model(small).translate([line], tokenized=True)[0]
+    assert serve.Model(small).translate([line]) == serve.Model(small).translate([line], tokenized=True)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +235,9 @@ def test_a_folder_that_exists_is_kept(tmp_path, capsys):
     assert f"OUT={tmp_path}: must not exist yet" in capsys.readouterr().err
 
 
-def test_a_folder_of_something_else_is_named(tmp_path):
-    command = [sys.executable, serve.__file__, str(tmp_path)]
-    made = subprocess.run(command, input="", capture_output=True, text=True, check=False)
-    assert made.returncode == 2
-    assert f"FOLDER={tmp_path}: has no model.json" in made.stderr
+def test_wrong_arguments_are_named(tmp_path, rejected):
+    assert f"FOLDER={tmp_path}: has no model.json" in rejected(serve.main, tmp_path)
+    assert "--beam=0: must be >= 1" in rejected(serve.main, tmp_path, "--beam", "0")
 
 
 def test_a_line_beyond_the_encoders_positions_is_left_empty_with_a_warning(folder, caplog):

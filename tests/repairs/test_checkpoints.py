@@ -11,9 +11,12 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
 from torch import nn
 
+from fairseq_repairs import resuming
 from fairseq_repairs.checkpoints import load_safely, restore_task_state
+from fairseq_repairs.replace import copies_of
 from tests.support import cli, upstream
 from tests.support.states import same_runs, same_state, trained_tensors
 
@@ -190,3 +193,76 @@ def test_fine_tuning_begins_without_the_state_of_the_other_task(reset):
     trainer = Namespace(task=Namespace(load_state_dict=restored.append))
     restore_task_state({"task_state": "of the task"}, trainer, "checkpoint.pt", reset)
     assert restored == ([] if reset else ["of the task"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "reached"),
+    [
+        ({}, None),
+        (dict(max_update=9), "--max-update 9"),
+        (dict(max_update=10), None),
+        (dict(stop_time_hours=1.9), "--stop-time-hours 1.9"),
+        (dict(stop_time_hours=2.1), None),
+    ],
+)
+def test_a_finished_training_names_the_limit_that_it_has_reached(limits, reached):
+    options = Namespace(optimization=Namespace(**{"max_update": 0, "stop_time_hours": 0, **limits}))
+    options.checkpoint = Namespace(patience=0)
+    trainer = Namespace(cfg=options, get_num_updates=lambda: 9, cumulative_training_time=lambda: 2 * 3600.0)
+    assert resuming._limit_reached(trainer) == reached
+
+
+@pytest.mark.parametrize(
+    ("reset", "counts", "clock"),
+    [({}, True, True), ({"reset_optimizer": True}, False, True), ({"reset_meters": True}, True, False)],
+    ids=str,
+)
+def test_what_a_command_resets_starts_anew(reset, counts, clock, monkeypatch):
+    """The counts of `--patience`, which both options reset, and of `--amp-batch-retries`, and the time of training."""
+    *_, train = copies_of("fairseq_cli.train")
+    monkeypatch.setattr(train.should_stop_early, "num_runs", 0, raising=False)
+    trainer = Namespace(_amp_retries=0, cumulative_training_time=lambda: 5.0)
+    trainer.cfg = Namespace(ema=Namespace(store_ema=False))
+    meter = (1, "train_wall", "StopwatchMeter", {"sum": 5.0, "n": 2})
+    extra = {"early_stop": {"num_runs": 3}, "amp_retries": 2, "metrics": {"default": [meter]}}
+    metrics.reset()
+    for restore in (resuming.restore_patience, resuming.restore_counts, resuming.keep_clocks):
+        restore(extra, trainer, "checkpoint.pt", **reset)
+    assert train.should_stop_early.num_runs == (3 if counts and clock else 0)
+    assert trainer._amp_retries == (2 if counts else 0)
+    assert ("train_wall" in metrics.get_meters("default")) == clock
+    metrics.reset()
+
+
+def test_weights_that_were_changed_since_are_not_taken_back():
+    """By a program that stores other weights in a checkpoint, and leaves the state of its optimizer as it is."""
+    saved = torch.tensor([1.0001, 2.0001])
+    optimizer = Namespace(fp16_params=[saved.half()], fp32_params=[saved.half().float()])
+    optimizer.fp32_params[0][1] = 3.0
+    resuming.restore_float32_weights(None, optimizer, {"float32_weights": [saved]})
+    assert torch.equal(optimizer.fp32_params[0], torch.tensor([1.0001, 3.0]))
+
+
+def test_a_place_at_the_end_of_an_epoch_of_other_data_is_none():
+    place = {"version": 2, "epoch": 3, "iterations_in_epoch": 4}
+    resuming.reject_place_after_the_epoch(range(5), place)
+    for batches in (3, 4):
+        with pytest.raises(ValueError, match=f"after batch 4 of epoch 3, which now has only {batches}: other data"):
+            resuming.reject_place_after_the_epoch(range(batches), place)
+
+
+@pytest.mark.parametrize(
+    ("options", "epoch", "update"),
+    [
+        ({}, True, True),
+        ({"reset_dataloader": True}, False, True),
+        ({"finetune_from_model": "model.pt"}, False, False),  # of which another training begins
+    ],
+)
+def test_only_what_goes_on_with_other_ranks_is_compared_with_before(options, epoch, update, said):
+    extra = {"ranks": 2, "train_iterator": {"epoch": 3, "iterations_in_epoch": 4}}
+    options = Namespace(**{"finetune_from_model": None, "reset_dataloader": False, **options})
+    trainer = Namespace(data_parallel_world_size=1, cfg=Namespace(checkpoint=options))
+    resuming.keep_place_in_epoch(extra, trainer, "model.pt")
+    assert ("epoch 3 resumes after 8 batches" in said.text) == epoch
+    assert ("an update has 0.5 times as many batches as before" in said.text) == update

@@ -194,6 +194,7 @@ def test_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):
 def test_text_in_other_pieces_is_warned_of(tmp_path, said):
     upstream.write_raw_text(tmp_path)
     upstream.write_lines(tmp_path / "valid.de", ["seven"] * upstream.SENTENCES["valid"])
+    upstream.write_lines(tmp_path / "test.de", ["seven", *["eins zwei drei vier"] * 10])  # 1.9 %
     binarize(tmp_path)
     assert [line for line in said.messages if "is it raw text" in line] == [
         f"{tmp_path / 'valid.de'}: 50.0 % of its words are not in the dictionary, such as seven: is it raw text, or "

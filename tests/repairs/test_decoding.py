@@ -93,8 +93,9 @@ class TestBatch:
     @pytest.mark.parametrize(
         "kind", [SequenceGenerator, partial(SequenceGeneratorWithAlignment, left_pad_target=False)]
     )
-    def test_the_least_length_beside_longer_prefixes(self, model, words, rows, kind):
-        search = kind([model], words, beam_size=4, max_len_b=12, min_len=6)
+    @pytest.mark.parametrize("least", [3, 6])
+    def test_the_least_length_beside_longer_prefixes(self, model, words, rows, kind, least):
+        search = kind([model], words, beam_size=4, max_len_b=12, min_len=least)
         prefixes, pad = [[5, 6, 7, 8, 9], [5], [], [5, 6]], words.pad()
         given = torch.tensor([prefix + [pad] * (5 - len(prefix)) for prefix in prefixes])
         together = self.generate(search, rows, [0, 1, 2, 3], given)
@@ -103,7 +104,7 @@ class TestBatch:
             for row, prefix in zip(rows, prefixes)
         ]
         assert together == alone
-        assert min(len(tokens) for beams in together for tokens, _ in beams) == 1 + 6  # with the end of the sentence
+        assert min(len(tokens) for beams in together for tokens, _ in beams) == 1 + least  # with the end
 
     def test_as_many_words_as_the_source_has(self, model, words, rows):
         strategy = LengthConstrainedBeamSearch(words, 1, 0, 1, 0)  # as of --match-source-len

@@ -45,6 +45,7 @@ class TestParallel:
         [
             ("--distributed-world-size 0", train, "--distributed-world-size 0: must be >= 1"),
             (MEETING, validate, "--distributed-world-size 2: must be 1; on a CPU, only training"),
+            (f"{MEETING} --distributed-rank 1", train, "--distributed-rank 1: must be 0, because on a CPU"),
         ],
     )
     def test_what_a_cpu_cannot_do_is_rejected(self, flags, program, message):

@@ -72,12 +72,13 @@ def test_one_failed_write_is_retried_from_the_start(good, monkeypatch, after):
 
 @pytest.mark.parametrize("write", ["torch.save", "copy"])
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_full_disk_is_reported_with_the_newest_intact_checkpoint(good, monkeypatch, write, after):
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_no_more_is_reported_with_the_newest_intact_checkpoint(good, monkeypatch, write, after, code):
     (good / "checkpoint_last.pt").write_bytes((good / "checkpoint1.pt").read_bytes())
     os.utime(good / "checkpoint_last.pt", (1, 1))
-    Disk(monkeypatch, after if write == "torch.save" else 0, errno.ENOSPC)
+    Disk(monkeypatch, after if write == "torch.save" else 0, code)
     copy = partial(PathManager.copy, str(good / "checkpoint1.pt"), overwrite=True)
-    rule = f"^{good}/checkpoint_last.pt: cannot be written: No space left on device; the newest .*/checkpoint1.pt$"
+    rule = f"^{good}/checkpoint_last.pt: cannot be written: {os.strerror(code)}; the newest .*/checkpoint1.pt$"
     with pytest.raises(OSError, match=rule):
         (copy if write == "copy" else partial(save, STATE))(str(good / "checkpoint_last.pt"))
     assert sorted(os.listdir(good)) == ["checkpoint1.pt", "checkpoint_last.pt"]  # the partial file is removed
