@@ -21,6 +21,7 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_repairs.checkpoints import load_safely
+from recurrence.files import make_folder
 from recurrence.order import Order
 
 logger = logging.getLogger("fairseq_plugin.average")
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(f"--inputs {' '.join(args.inputs)}: {error}")
     logger.info("averaging %s", ", ".join(map(str, paths)))
+    make_folder(Path(args.output).parent)
     checkpoint_utils.torch_persistent_save(average_checkpoints(paths), args.output)
     logger.info("wrote %s", args.output)
 

@@ -106,7 +106,7 @@ def start(args: argparse.Namespace) -> None:
         write_scripts(folder, languages, plan, reasons)
     for reason in reasons:
         say(f"* {reason}")
-    say(f"Next: {args.project / 'train.sh'}")
+    say(f"Next: {shlex.quote(str(args.project / 'train.sh'))}")
 
 
 def say(line: str) -> None:

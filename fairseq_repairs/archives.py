@@ -48,6 +48,8 @@ def _unpack(archive: str, folder: str) -> str:
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("unpacking a model's archive needs Python 3.10.12, 3.11.4, or later")
     require_regular(archive)
+    if not tarfile.is_tarfile(archive):  # as a checkpoint, given in place of its folder
+        raise ValueError(f"{archive}: must be a folder or an archive of one, not a file in it")
     try:
         with tarfile.open(archive) as members:
             most = max(MOST_BYTES, MOST_TIMES * os.path.getsize(archive))

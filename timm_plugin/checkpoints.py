@@ -66,6 +66,16 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     return model
 
 
+def create_model(name: str, **kwargs: Any) -> nn.Module:
+    """timm's `create_model`; a model of the user's own that timm's builder did not make gets what it sets."""
+    model = timm.create_model(name, **kwargs)
+    if not hasattr(model, "num_classes"):
+        model.num_classes = kwargs.get("num_classes")
+    if not hasattr(model, "pretrained_cfg"):
+        model.pretrained_cfg = timm.models.PretrainedCfg(architecture=name, num_classes=model.num_classes).to_dict()
+    return model
+
+
 def _from_folder(path: Path, name: str | None, kwargs: dict[str, Any]) -> nn.Module:
     """The model of a folder in timm's format, see :func:`load`; its configuration must not lead elsewhere."""
     config = read_json(path / "config.json", dict)
@@ -98,7 +108,7 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
         require_plain(file)
     require_held(lambda: timm.create_model(name, **kwargs), sum(file.stat().st_size for file in files), path)
     try:
-        return timm.create_model(name, **source, **kwargs).eval()
+        return create_model(name, **source, **kwargs).eval()
     except (*MALFORMED, SafetensorError) as error:
         reason = misfit(error) or " ".join(str(error).split()) or type(error).__name__
         if not timm.is_model(name.partition(".")[0]):
@@ -168,6 +178,6 @@ def trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
         if value is not None:
             kwargs.setdefault(argument, value)
     size = getattr(args, "img_size", None) or tuple(sides)
-    if size and is_registered(name) and timm.get_pretrained_cfg(name).fixed_input_size:
+    if size and is_registered(name) and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         kwargs.setdefault("img_size", size)
     return kwargs

@@ -21,6 +21,7 @@ from hard labels.
 import logging
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -256,7 +257,8 @@ class Trainer:
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and not (is_literal(before) and before == value):
-                more = f"; to train further, start a new run with --model-kwargs checkpoint_path={path}"
+                source = shlex.quote(f"checkpoint_path={path}")
+                more = f"; to train further, start a new run with --model-kwargs {source}"
                 reject(name, value, f"must be {before}, as in the run of {path}{more if name == 'epochs' else ''}")
         try:
             epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
@@ -314,7 +316,8 @@ class Trainer:
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         if start >= args.epochs:
-            more = f"to train further, start a new run with --model-kwargs checkpoint_path={last}"
+            source = shlex.quote(f"checkpoint_path={last}")
+            more = f"to train further, start a new run with --model-kwargs {source}"
             logger.info(f"{output}: has all of its {args.epochs} epochs; {more}")
         began = time.monotonic()
         for epoch in range(start, args.epochs):

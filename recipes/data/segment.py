@@ -22,13 +22,14 @@ def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
     The character coverage is 1, so that no training text has unknown characters.
 
     Raises:
-        ValueError: if the model's folder is missing, or a text is not UTF-8.
+        ValueError: if the model's folder is missing, its name ends otherwise, a text is not UTF-8, or all are empty.
     """
+    if model.suffix != ".model":  # which sentencepiece appends
+        raise ValueError(f"{model}: must end in .model")
     if not model.parent.is_dir():
         raise ValueError(f"{model.parent}: no such folder, in which {model.name} would be written")
-    for file in files:
-        for _ in lines_of(file):
-            pass
+    if not sum(bool(line.strip()) for file in files for line in lines_of(file)):
+        raise ValueError(f"{', '.join(map(str, files))}: must hold text")
     sentencepiece.SentencePieceTrainer.train(
         input=[str(file) for file in files],
         model_prefix=str(model.with_suffix("")),

@@ -85,6 +85,12 @@ def test_options_that_do_not_fit_are_rejected(checkpoints, rejected, inputs, fla
     assert not output.exists()
 
 
+def test_the_folder_of_the_average_is_made(checkpoints):
+    output = checkpoints / "averages of mine" / "average.pt"
+    average.main(["--inputs", str(checkpoints), "--num-epoch-checkpoints", "1", "--output", str(output)])
+    assert load_safely(output)["cfg"]["model"].epoch == 10
+
+
 @pytest.mark.parametrize("different", ["other", "embed", "order of loop"])
 def test_checkpoints_of_different_models_are_rejected(checkpoints, different):
     one, other = (load_safely(checkpoints / f"checkpoint{epoch}.pt") for epoch in (1, 2))

@@ -46,7 +46,7 @@ def test_a_translator_is_trained_resumed_and_used(corpus, tmp_path, shorter, cap
     assert " ".join(re.sub(r"^# ", "", script.split("\n#\n")[1].split("set -e")[0], flags=re.M).split()) == " ".join(
         f"* {reason}" for reason in reasons
     )
-    assert said.endswith(f"Next: {project / 'train.sh'}\n")
+    assert said.endswith(f"Next: '{project / 'train.sh'}'\n")
     held_out = (project / "text" / "test.en").read_text().splitlines()
     assert not set(zip(held_out, (project / "text" / "test.de").read_text().splitlines())) & set(
         zip(*((project / "text" / f"train.{language}").read_text().splitlines() for language in LANGUAGES))

@@ -29,3 +29,13 @@ def test_other_encodings_and_missing_folders_are_named(text, tmp_path):
     text.write_bytes(b"one\nf\xfcnf\n")
     said = cli.python(SEGMENT, "train", tmp_path / "p.model", "--pieces", "20", text, fails=True)
     assert f"{text}, line 2: must be UTF-8" in said
+
+
+def test_other_names_of_models_and_empty_texts_are_rejected(text, tmp_path):
+    """sentencepiece appends .model, and its error about no text names none."""
+    said = cli.python(SEGMENT, "train", tmp_path / "p.v2", "--pieces", "20", text, fails=True)
+    assert f"{tmp_path}/p.v2: must end in .model" in said
+    text.write_text("\n \n", encoding="utf-8")
+    said = cli.python(SEGMENT, "train", tmp_path / "p.model", "--pieces", "20", text, fails=True)
+    assert f"{text}: must hold text" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]

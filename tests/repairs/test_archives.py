@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 from fairseq import file_utils
 from fairseq.models.transformer import TransformerModel
 
@@ -75,8 +76,9 @@ def test_a_name_outside_is_rejected(member, tmp_path):
 
 
 def test_what_is_no_archive_is_named(tmp_path):
-    (tmp_path / "model.pt").write_text("x")
-    with pytest.raises(ValueError, match=f"^{tmp_path}/model.pt: must be an archive"):
+    torch.save({"model": {}}, tmp_path / "model.pt")  # given with its folder, in place of it
+    rule = "must be a folder or an archive of one, not a file in it"
+    with pytest.raises(ValueError, match=f"^{tmp_path}/model.pt: {rule}$"):
         file_utils.load_archive_file(str(tmp_path / "model.pt"))
     with pytest.raises(FileNotFoundError, match="^/nowhere: no such folder or archive"):
         file_utils.load_archive_file("/nowhere")

@@ -83,6 +83,34 @@ def test_the_example_trains_by_command_from_a_package_of_ones_own(images, tmp_pa
     assert f"--user-module {own}" in cli.python("-m", "timm_plugin.compare", *planned, *dry)
 
 
+PLAIN = """
+from timm.models import register_model
+from torch import nn
+
+
+@register_model
+def plain_net(pretrained=False, num_classes=10, **others):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, num_classes))
+
+
+@register_model
+def narrow_net(pretrained=False, num_classes=10):
+    return plain_net(num_classes=num_classes)
+"""
+
+
+@pytest.mark.slow
+def test_a_model_without_timms_configuration_trains(images, tmp_path):
+    """As timm's own trainer does with a plain module."""
+    module, run = tmp_path / "my_nets.py", tmp_path / "run"
+    module.write_text(PLAIN)
+    words = ["--user-module", module, "--model", "plain_net", "--model-kwargs", "pretrained=True"]
+    assert "plain_net: 39 stored parameters, weights of plain_net, and its head" in train(images, run, *words)
+    assert '"top1"' in cli.python("-m", "timm_plugin.accuracy", run, "--user-module", module)
+    failed = train(images, tmp_path / "other", *words, "--model", "narrow_net", fails=True)
+    assert "error: --model-kwargs {'pretrained': True}: narrow_net() got an unexpected keyword argument" in failed
+
+
 def test_what_is_no_module_is_rejected(images, tmp_path, rejected):
     (tmp_path / "timm.py").write_text("")
     for path, rule in (("none.py", "must be a Python file, or a folder with"), ("timm.py", "must have another name")):

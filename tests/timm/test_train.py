@@ -301,6 +301,13 @@ def test_a_run_is_neither_overwritten_nor_changed(images, finished, rejected):
 
 
 @pytest.mark.slow
+def test_what_is_said_of_more_epochs_can_be_pasted(images, finished, tmp_path, rejected):
+    run = shutil.copytree(finished, tmp_path / "a run")
+    error = rejected(train_image.main, *flags(images, run, *ONE_BATCH, "--resume", "--epochs", "9"))
+    assert f"start a new run with --model-kwargs 'checkpoint_path={run}/last.pth.tar'" in error
+
+
+@pytest.mark.slow
 def test_a_run_older_than_an_option_resumes_with_its_default(images, copied, monkeypatch, rejected):
     state = torch.load(copied / "last.pth.tar", weights_only=False)
     del state["args"].min_lr

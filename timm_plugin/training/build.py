@@ -16,7 +16,7 @@ from torch import nn
 from recurrence.errors import misfit
 from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._model import ImageModel
-from timm_plugin.checkpoints import options_in, trained_with
+from timm_plugin.checkpoints import create_model, options_in, trained_with
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.folders import different_classes, listed
 from timm_plugin.training.options import DEPTH, OptionError, reject
@@ -38,10 +38,10 @@ def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
         kwargs |= {key: value for key in DEPTH if (value := getattr(args, key)) is not None and value is not False}
         if args.depth_range:
             kwargs.setdefault("depth_seed", args.seed)
-    if args.img_size and timm.get_pretrained_cfg(name).fixed_input_size:
+    if args.img_size and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         kwargs["img_size"] = args.img_size
     try:
-        model = timm.create_model(name, **{**settings, **kwargs})
+        model = create_model(name, **{**settings, **kwargs})
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
@@ -55,9 +55,9 @@ def _hint(name: str, kwargs: Mapping[str, Any], error: Exception) -> str:
     """What to do about an error of a model's constructor, as the end of a message; empty if nothing is known."""
     unknown = re.search(r"\(\) got an unexpected keyword argument '(\w+)'$", str(error))
     if unknown:  # of a model of timm; ours say so themselves
-        with torch.device("meta"):
+        with torch.device("meta"), suppress(TypeError):
             return near(unknown[1], inspect.signature(type(timm.create_model(name))).parameters)
-    head = timm.get_pretrained_cfg(name).classifier
+    head = getattr(timm.get_pretrained_cfg(name), "classifier", None)
     other = re.search(rf"size mismatch for {head}\.weight: .*?\[(\d+), ", str(error))
     file = kwargs.get("checkpoint_path") or kwargs.get("pretrained_cfg_overlay", {}).get("file")
     if not (other and file):
@@ -104,7 +104,8 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
     if not kwargs.get("pretrained"):
         return "new weights"
     file = config.get("file")
-    weights = f"weights of {file or '{architecture}.{tag}'.format(**config)}{_otherwise(file, args, model)}"
+    tagged = ".".join(config[key] for key in ("architecture", "tag") if config.get(key))
+    weights = f"weights of {file or tagged}{_otherwise(file, args, model)}"
     heads = [config["classifier"]] if isinstance(config["classifier"], str) else config["classifier"] or ()
     if new := [name for name in missing if name.rpartition(".")[0] not in heads]:
         weights += f", except for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
