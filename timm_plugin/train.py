@@ -82,6 +82,12 @@ def pace(seconds: float, done: int, total: int, images: int) -> str:
     return f"{images / seconds:,.0f} images/s, {tqdm.format_interval(seconds / done * (total - done))} left"
 
 
+def further(checkpoint: Path) -> str:
+    """How to train a finished run further, for a message."""
+    source = shlex.quote(f"checkpoint_path={checkpoint}")
+    return f"to train further, start a new run with --model-kwargs {source}"
+
+
 class Trainer:
     """Trains a task: builds the data, the model, the optimiser and the schedule from the options.
 
@@ -257,9 +263,8 @@ class Trainer:
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and not (is_literal(before) and before == value):
-                source = shlex.quote(f"checkpoint_path={path}")
-                more = f"; to train further, start a new run with --model-kwargs {source}"
-                reject(name, value, f"must be {before}, as in the run of {path}{more if name == 'epochs' else ''}")
+                more = f"; {further(path)}" if name == "epochs" else ""
+                reject(name, value, f"must be {before}, as in the run of {path}{more}")
         try:
             epoch = timm.task.resume_task_checkpoint(self.task, path, self.optimizer, self.scaler)
             if self.task.has_ema():
@@ -316,9 +321,7 @@ class Trainer:
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
         if start >= args.epochs:
-            source = shlex.quote(f"checkpoint_path={last}")
-            more = f"to train further, start a new run with --model-kwargs {source}"
-            logger.info(f"{output}: has all of its {args.epochs} epochs; {more}")
+            logger.info(f"{output}: has all of its {args.epochs} epochs; {further(last)}")
         began = time.monotonic()
         for epoch in range(start, args.epochs):
             trained, tested = self.train(epoch), self.evaluate()

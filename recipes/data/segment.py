@@ -28,7 +28,7 @@ def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
         raise ValueError(f"{model}: must end in .model")
     if not model.parent.is_dir():
         raise ValueError(f"{model.parent}: no such folder, in which {model.name} would be written")
-    if not sum(bool(line.strip()) for file in files for line in lines_of(file)):
+    if not sum(bool(line.strip()) for file in files for line in lines_of(file)):  # reads all lines, which checks them
         raise ValueError(f"{', '.join(map(str, files))}: must hold text")
     sentencepiece.SentencePieceTrainer.train(
         input=[str(file) for file in files],

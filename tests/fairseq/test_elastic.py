@@ -1,9 +1,7 @@
-"""Elastic depth in fairseq: which architectures support it, its losses, resuming and several ranks."""
+"""Elastic depth in fairseq: which architectures support it, its options, its draws and its losses."""
 
-import re
 from argparse import Namespace
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +14,9 @@ from torch import Tensor, nn
 from fairseq_plugin import elastic
 from fairseq_plugin.elastic import ElasticCrossEntropy, at_depths, loops_by_side, trained_with
 from fairseq_plugin.options import DEPTH_OPTIONS
-from fairseq_repairs.checkpoints import load_safely
 from tests.support import cli, language, models
 from tests.support.elastic import criterion_of, run_by
 from tests.support.flags import parser
-from tests.support.states import same_state
 
 UNSHARED = ("vanilla", "one_wide_ffn", "takase_vanilla", "s2t_vanilla", "recurrent_lm")
 NO_FEWER = "ilr"  # of a reuse map
@@ -386,86 +382,3 @@ def test_before_any_update_a_validation_is_plain():
     """fairseq-validate may run a model at a depth to which the options do not apply."""
     _, _, log = criterion("vanilla_tiny", depth_range="1-6")(models.tiny("vanilla_tiny"), sample("vanilla_tiny"))
     assert not any("depth" in key for key in log)
-
-
-# fairseq's own commands
-
-FOUR = ("--encoder-layers", "4", "--decoder-layers", "4", "--criterion", "elastic_cross_entropy")
-DRAWN = (*FOUR, "--depth-range", "1-4")
-LESS = ("--pass-loss", "0.5", "--weight-decay", "0.5", "--depth-warmup-updates", "6")
-SHORT = ("--batch-size", "8", "--max-update", "8", "--save-interval-updates", "4")
-FLAGS = (*DRAWN, *LESS, *SHORT)
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    return load_safely(folder / "checkpoint_last.pt")["model"]
-
-
-@pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory) -> tuple[Path, str]:
-    """Folder and log of a training of 8 updates."""
-    folder = tmp_path_factory.mktemp("elastic")
-    return folder, cli.train(corpus.data, folder, *FLAGS)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_ends_with_the_same_weights(corpus, trained, tmp_path):
-    folder, log = trained
-    again = cli.train(corpus.data, tmp_path, *FLAGS, "--restore-file", folder / "checkpoint_1_4.pt")
-    assert [line["loss"] for line in cli.logged(again)] == [line["loss"] for line in cli.logged(log)][4:]
-    assert same_state(weights(tmp_path), weights(folder))
-
-
-@pytest.mark.slow
-def test_validation_at_the_smallest_depth_is_that_of_a_model_of_that_depth(corpus, trained):
-    folder, log = trained
-    (valid,) = (line for line in cli.logged(log, "valid") if line["valid_num_updates"] == 8)
-    assert valid["valid_largest_depth_loss"] == valid["valid_default_depth_loss"] == valid["valid_loss"]
-    command = ("fairseq-validate", corpus.data, *cli.HOST, "--batch-size", "8")
-    overrides = "{'encoder_layers': 1, 'decoder_layers': 1}"
-    found = cli.run(*command, "--path", folder / "checkpoint_last.pt", "--model-overrides", overrides)
-    assert re.search(rf"\| loss {valid['valid_smallest_depth_loss']:g} ", found)
-    assert valid["valid_smallest_depth_loss"] != valid["valid_loss"]
-
-
-@pytest.mark.slow
-def test_a_warm_up_that_never_ends_is_warned_of(corpus, trained, tmp_path):
-    _, log = trained
-    warning = "--depth-warmup-updates=6: not reached within the 2 updates of this training"
-    assert "not reached" not in log
-    assert warning in cli.train(corpus.data, tmp_path, *FLAGS, "--max-update", "2", "--disable-validation")
-
-
-TWO_RANKS = {
-    "drawn": (*DRAWN, *LESS, "--find-unused-parameters"),
-    "mixed": (*DRAWN, "--mixed-depth"),
-    "nothing idle": (*DRAWN, "--arch", "universal_tiny", "--ddp-backend", "legacy_ddp"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", TWO_RANKS.values(), ids=TWO_RANKS)
-def test_two_ranks_equal_one_process(corpus, depth, tmp_path):
-    """Losses and weights agree; gradients of zero would move and decay the weights of skipped passes."""
-    flags = (*depth, *SHORT, *cli.WITHOUT_DROPOUT, "--disable-validation")
-    one, two = tmp_path / "one", tmp_path / "two"
-    alone = cli.train(corpus.data, one, *flags, "--update-freq", "2")
-    together = cli.torchrun(2, *cli.train_command(corpus.data, two, *flags))
-    assert [line["loss"] for line in cli.logged(together)] == pytest.approx(
-        [line["loss"] for line in cli.logged(alone)], abs=0.0011
-    )
-    torch.testing.assert_close(weights(two), weights(one), rtol=1e-4, atol=1e-5)
-
-
-REJECTED = {
-    "--find-unused-parameters: must be given in several processes": DRAWN,
-    "--ddp-backend=legacy_ddp: gives passes that did not run gradients of": (*DRAWN, "--ddp-backend", "legacy_ddp"),
-    "--mixed-depth: its two runs": (*DRAWN, "--mixed-depth", "--find-unused-parameters"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("message", "flags"), REJECTED.items())
-def test_several_ranks_reject_what_would_move_idle_passes(corpus, tmp_path, message, flags):
-    command = cli.train_command(corpus.data, tmp_path, *flags, *SHORT, "--disable-validation")
-    assert f"error: {message}" in cli.torchrun(2, *command, fails=True)
