@@ -27,6 +27,7 @@ from timm_plugin._compat import SAVES_OPTIONS
 from timm_plugin.checkpoints import PREPROCESSING, load
 from timm_plugin.conversion import to_timm
 from timm_plugin.training.options import key_value
+from timm_plugin.training.user_module import add_user_module
 
 logger = logging.getLogger("timm_plugin.convert")
 KEPT = (*PREPROCESSING, "crop_mode", "num_classes", "label_names", "label_descriptions")
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kind in commands.choices["unshare"], as_onnx:
         kind.add_argument("--model", metavar="NAME", help="the model of IN, if IN does not name it")
         kind.add_argument("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
+        add_user_module(kind)
     args = parser.parse_args(arguments)
     unshares = args.command == "unshare"
     try:

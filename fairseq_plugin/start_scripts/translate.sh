@@ -5,4 +5,4 @@ cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --path checkpoints/checkpoint_best.pt \
     %{sides} --beam 5 --max-len-a 1.2 --max-len-b 10 \
-    --bpe sentencepiece --sentencepiece-model checkpoints/sentencepiece.bpe.model | sed -n 's/^D-[^\t]*\t[^\t]*\t//p'
+    --bpe sentencepiece --sentencepiece-model checkpoints/sentencepiece.bpe.model | awk -F '\t' '/^D-/ { print $3 }'

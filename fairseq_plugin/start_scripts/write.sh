@@ -5,4 +5,4 @@ cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --task language_modeling \
     --path checkpoints/checkpoint_best.pt --sampling --sampling-topp 0.9 --beam 1 \
-    --bpe sentencepiece --sentencepiece-model checkpoints/sentencepiece.bpe.model | sed -n 's/^D-[^\t]*\t[^\t]*\t//p'
+    --bpe sentencepiece --sentencepiece-model checkpoints/sentencepiece.bpe.model | awk -F '\t' '/^D-/ { print $3 }'

@@ -107,6 +107,8 @@ def test_a_model_without_timms_configuration_trains(images, tmp_path):
     words = ["--user-module", module, "--model", "plain_net", "--model-kwargs", "pretrained=True"]
     assert "plain_net: 39 stored parameters, weights of plain_net, and its head" in train(images, run, *words)
     assert '"top1"' in cli.python("-m", "timm_plugin.accuracy", run, "--user-module", module)
+    cli.python("-m", "timm_plugin.convert", "onnx", run, tmp_path / "plain.onnx", "--user-module", module)
+    assert (tmp_path / "plain.onnx").stat().st_size > 39 * 4
     failed = train(images, tmp_path / "other", *words, "--model", "narrow_net", fails=True)
     assert "error: --model-kwargs {'pretrained': True}: narrow_net() got an unexpected keyword argument" in failed
 
