@@ -54,6 +54,15 @@ def test_six_models_tell_the_size_of_the_largest_that_fits(target, ffn):
     assert target < stored(steps + 1, 0)
 
 
+def test_a_model_of_exactly_the_size_is_found():
+    """However the root of its polynomial is rounded."""
+
+    def stored(steps: int, hidden: int) -> int:
+        return parameters(4 + steps, 128 * (4 + steps) // 4 + hidden)
+
+    assert [as_large(stored, stored(steps, 0)) for steps in range(60)] == [(steps, 0) for steps in range(60)]
+
+
 def test_options_are_taken_out_of_a_command_line_with_their_values():
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--one")
