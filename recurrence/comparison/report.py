@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import pandas as pd
 import tabulate  # noqa: F401  pandas writes Markdown with it
@@ -108,7 +107,7 @@ def write(folder: Path, rows: Sequence[Row], runs: pd.DataFrame, score: Score) -
     page = "\n\n".join([shown(rows, runs, score), *sentences(rows, runs, score)]) + "\n"
     write_text(folder / "comparison.md", page)
     with atomic_write(folder / "comparison.svg") as file:
-        draw(runs, score, file)
+        picture(runs, score).savefig(file, format="svg")
     return page
 
 
@@ -192,8 +191,8 @@ def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(score=runs.score.astype(float)).pivot(index="seed", columns="row", values="score")
 
 
-def draw(runs: pd.DataFrame, score: Score, file: IO[str]) -> None:
-    """Score over megabytes and score over training time, as SVG: a mark per row, and the deviation over seeds."""
+def picture(runs: pd.DataFrame, score: Score) -> Figure:
+    """Score over megabytes and score over training time: a mark per row, and the deviation over seeds."""
     mean, deviation = by_row(runs).mean(), by_row(runs).std()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -209,7 +208,7 @@ def draw(runs: pd.DataFrame, score: Score, file: IO[str]) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.3)
     left.legend(fontsize="small")
-    figure.savefig(file, format="svg")
+    return figure
 
 
 def _sentence(begin: str, found: Gain, score: Score) -> str:

@@ -141,6 +141,21 @@ def test_the_report_has_a_sentence_for_each_control(tmp_path):
     assert list(table["seed"]) == [1, 2, 3] * 3
 
 
+def test_the_picture_has_a_mark_for_each_row_over_its_bytes_and_its_seconds():
+    values = results(looped=[31, 33], storage=[30, 30], deep=[None, None])
+    values["looped", 2]["seconds"] = 4.0
+    runs = report.table_of([row("looped"), row("storage"), row("deep")], values)
+    bytes_, seconds = report.picture(runs, BLEU).axes
+    assert [bytes_.get_xlabel(), seconds.get_xlabel(), bytes_.get_ylabel()] == ["MB", "training, s", "BLEU"]
+    marks = {
+        mark.get_label(): [points.lines[0].get_xydata().tolist() for points in (mark, beside)]
+        for mark, beside in zip(bytes_.containers, seconds.containers)
+    }
+    assert marks == {"looped": [[[4, 32]], [[3, 32]]], "storage": [[[4, 30]], [[2, 30]]]}
+    across, up = (bar.get_segments()[0] for bar in seconds.containers[0].lines[2])
+    assert np.allclose([across[:, 0], up[:, 1]], [[3 - 2**0.5, 3 + 2**0.5], [32 - 2**0.5, 32 + 2**0.5]])
+
+
 def test_the_exponent_is_that_of_the_passes_of_a_block(tmp_path):
     text = page(tmp_path, looped=[11, 21, 31], once=[10, 20, 30], deep=[12, 22.1, 31.9])
     assert "Iso-depth exponent 0.50: 4 loops are worth 4^0.50 = 2 layers" in text
