@@ -118,6 +118,14 @@ def test_a_carriage_return_that_only_one_side_has_is_an_additional_line(tmp_path
         preprocess.main(options.get_preprocessing_parser().parse_args(words))
 
 
+def test_sides_that_only_source_leaves_out_are_not_compared(tmp_path):
+    (tmp_path / "train.en").write_text("one\ntwo\n")
+    (tmp_path / "train.de").write_text("eins\n")
+    words = ["--source-lang=en", "--target-lang=de", f"--destdir={tmp_path}", f"--trainpref={tmp_path / 'train'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args([*words, "--only-source"]))
+    assert sorted(path.name for path in tmp_path.glob("train.*.bin")) == ["train.en-de.en.bin"]
+
+
 def pristine(module):
     """A second copy of one of fairseq's modules, without any repair."""
     spec = importlib.util.spec_from_file_location(f"pristine_{module.__name__.rpartition('.')[2]}", module.__file__)
