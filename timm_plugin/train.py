@@ -352,6 +352,7 @@ def main() -> None:
     args = command_line.parse_args()
     try:
         check(args)
+        args.data = os.path.abspath(args.data)  # which timm_plugin.accuracy reads, from whatever folder
         device = utils.init_distributed_device(args)
         utils.setup_default_logging(logging.WARNING)
         logger.setLevel(logging.INFO if args.rank == 0 else logging.WARNING)

@@ -358,6 +358,15 @@ def test_a_run_is_scored_on_its_own_classes_only(images, tmp_path, rejected):
     assert f"RUN={tmp_path}: its images must have 3 classes, like the model, not 1" in rejected(accuracy.main, tmp_path)
 
 
+def test_a_run_knows_where_its_images_are_from_any_folder(images, tmp_path, monkeypatch):
+    places = []
+    monkeypatch.setattr(train_image.Trainer, "run", lambda trainer: places.append(Path(trainer.args.data)))
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(Path(images.name), tmp_path)])
+    monkeypatch.chdir(images.parent)
+    train_image.main()
+    assert places[0].is_absolute() and places[0].samefile(images)
+
+
 def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path, monkeypatch):
     args = options.parser("").parse_args(flags(images, tmp_path, "--device", "xpu:0"))
     args.num_classes = 3
