@@ -66,7 +66,7 @@ RESERVED = {
     "finetune_from_model": "has the weights of one row",
     "restore_file": "has the weights of one row",
 }
-# Options of schedules, in updates, that the row `time` stretches; --warmup-updates stays as given.
+# Options of schedules, in updates, that timed rows stretch; --warmup-updates stays as given.
 IN_UPDATES = ("total_num_update", "lr_period_updates", "lr_deacy_period", "warmup_steps", "hold_steps", "decay_steps")
 
 

@@ -35,6 +35,7 @@ class TextControls(Controls):
         loops, self.target = loops_by_side(looped), count.stored(looped)
         self.blocks = {side: len(loop.blocks) for side, loop in loops.items()}
         self.passes = {side: loop.passes for side, loop in loops.items()}
+        self.half = {side: max(1, passes // 2) for side, passes in self.passes.items()}
 
     def stored(self, words: Sequence[str]) -> int:
         return count.stored(self.build(words))

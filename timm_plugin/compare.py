@@ -60,6 +60,7 @@ class ImageControls(Controls):
         self.target = count.stored(looped)
         self.blocks = [len(loop.blocks) for loop in looped.loops()]
         self.passes = [loop.passes for loop in looped.loops()]
+        self.half = [max(1, passes // 2) for passes in self.passes]
 
     def unshared(self, layers: Sequence[int], **sizes: Any) -> list[str]:
         config = self.looped.config

@@ -102,7 +102,7 @@ class RecursiveDeiTConfig(RecursiveConfig):
             return found
         if tuple(blocks) != (self.depth,):
             rule = "has a projection after each run of the stack, which no stack that runs once has"
-            raise ValueError(f"loop_order='external': with nll=True {rule}; leave the rows narrow and deep out")
+            raise ValueError(f"loop_order='external': with nll=True {rule}; leave the rows half, narrow and deep out")
         return {**found, "loop_order": self.loop_order}
 
 

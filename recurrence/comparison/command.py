@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recurrence.comparison.controls import Controls
-from recurrence.comparison.rows import ROWS, Length, Row, Score
+from recurrence.comparison.rows import DEFAULT, ROWS, TIMED, Length, Row, Score
 from recurrence.comparison.runs import Command, Run, Runner, Step, Values, ended_by_signals, locked
 
 LOGS = "ROW/seedN/train.log and score.log in the folder of --output"
@@ -88,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argpars
         group.add_argument("--output", required=True, metavar="DIR", help="folder of the runs and the report")
     group.add_argument("--seeds", type=_seeds, default=(1,), metavar="N,N", help="seeds of every row (default: 1)")
     group.add_argument(
-        "--rows", type=_rows, default=tuple(ROWS), metavar="ROW,ROW", help=f"beside looped (default: {','.join(ROWS)})"
+        "--rows", type=_rows, default=DEFAULT, metavar="ROW,ROW", help=f"beside looped (default: {','.join(DEFAULT)})"
     )
     tried = "in place of --lr: each row tries these with the first seed, and trains at the one that validates best"
     group.add_argument("--rates", type=_rates, default=(), metavar="LR,LR", help=tried)
@@ -108,8 +109,9 @@ def _rows(text: str) -> tuple[str, ...]:
     names = {"looped", *text.split(",")}
     for name in sorted(names - set(ROWS)):
         raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(ROWS)}")
-    if "time" in names and "storage" not in names:
-        raise argparse.ArgumentTypeError(f"{text}: time needs storage, which it trains for longer")
+    for name in sorted(names & TIMED.keys()):
+        if TIMED[name] not in names:
+            raise argparse.ArgumentTypeError(f"{text}: {name} needs {TIMED[name]}, which it trains for longer")
     return tuple(name for name in ROWS if name in names)
 
 
@@ -163,19 +165,19 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
         print(f"\n# {run.row}, seed {run.seed}", *commands, sep="\n")
     if args.rates:
         print("\n# then each row with every seed, at its best rate")
-    if "time" in args.rows:
-        print(f"\n# time: the commands of storage, with as many {comparison.length} as take the time of looped")
     numbers = _trainings(rows, args)
+    for name in (name for name in numbers if name in TIMED):
+        print(f"\n# {name}: the commands of {TIMED[name]}, with as many {comparison.length} as take the time of looped")
     print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}\n# {_estimate(comparison, rows, numbers)}")
 
 
 def _estimate(comparison: Comparison, rows: Sequence[Row], numbers: Mapping[str, int]) -> str:
     """How long these numbers of trainings of each row take on this machine."""
-    minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name != "time"}
+    minutes = {row.name: comparison.seconds(row) / 60 for row in rows if row.name in numbers and row.name not in TIMED}
     said = [f"{name} {numbers[name]} x {each:,.1f}" for name, each in minutes.items()]
-    if "time" in numbers:
-        minutes["time"] = minutes["looped"]
-        said.append(f"time {numbers['time']} x as long as looped")
+    for name in (name for name in numbers if name in TIMED):
+        minutes[name] = minutes["looped"]
+        said.append(f"{name} {numbers[name]} x as long as looped")
     total = sum(numbers[name] * each for name, each in minutes.items())
     if math.isinf(total):
         return "they do not end: no option says how long they train"
@@ -186,7 +188,7 @@ def _trainings(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, int]:
     """How many trainings each row has, in the order of the rows; with `--rates`, one of the trials is its first."""
     tried = max(1, len(args.rates)) + len(args.seeds) - 1
     trained = [row.name for row in rows if _trained_as(row, rows) == row.name]
-    return {name: len(args.seeds) if name == "time" else tried for name in trained}
+    return {name: len(args.seeds) if name in TIMED else tried for name in trained}
 
 
 def _end_at_failures(results: Sequence[Values]) -> None:
@@ -206,7 +208,7 @@ def _trials(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespac
 def _tuned(
     comparison: Comparison, rows: list[Row], args: argparse.Namespace, output: Path, runner: Runner
 ) -> list[Row]:
-    """The rows at the rates whose trials ended with the best validation; `time` has that of `storage`."""
+    """The rows at the rates whose trials ended with the best validation; a timed row has that of its control."""
     if not args.rates:
         return rows
     trials = _trials(comparison, rows, args, output)
@@ -217,7 +219,7 @@ def _tuned(
         losses[run.row].append(math.inf if "failure" in values else values.get("validation", math.inf))
     chosen = {name: args.rates[of_row.index(min(of_row))] for name, of_row in losses.items()}
     trained = {row.name: _trained_as(row, rows) for row in rows}
-    return [_at(chosen[trained["storage" if row.name == "time" else row.name]], row) for row in rows]
+    return [_at(chosen[trained[TIMED.get(row.name, row.name)]], row) for row in rows]
 
 
 def _at(rate: float, row: Row) -> Row:
@@ -225,48 +227,46 @@ def _at(rate: float, row: Row) -> Row:
 
 
 def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, runner: Runner):
-    """The results by row and seed. Rows that are the same model share their runs; `time` waits for the others."""
+    """The results by row and seed. Rows that are the same training share its result; timed rows wait for the others."""
     results = {}
 
-    def train(runs: Sequence[Run]) -> None:
+    def train(rows: Sequence[Row], runs: Sequence[Run]) -> None:
         for run, values in zip(runs, runner.carry_out(runs)):
             results[run.row, run.seed] = values
+        for row, seed in itertools.product(rows, seeds):
+            results[row.name, seed] = results[_trained_as(row, rows), seed]
 
-    train(_planned(comparison, rows, seeds, output))
-    for row in rows:
-        for seed in seeds:
-            if _trained_as(row, rows) != row.name:
-                results[row.name, seed] = results[_trained_as(row, rows), seed]
-    longer = []
-    for row in (row for row in rows if row.name == "time"):
-        for seed in seeds:
-            length = _length(comparison, results["looped", seed], results["storage", seed])
-            if length is None:
-                failure = "looped or storage failed, so its time is unknown"
-                results["time", seed] = {"failure": failure, "diverged": True}
-            else:
-                longer.append(_run(comparison, row, seed, output, length))
-    train(longer)
+    train([row for row in rows if row.name not in TIMED], _planned(comparison, rows, seeds, output))
+    timed, longer = [row for row in rows if row.name in TIMED], []
+    for row, seed in itertools.product(timed, seeds):
+        length = _length(comparison, results["looped", seed], results[TIMED[row.name], seed])
+        if length is None:
+            failure = f"looped or {TIMED[row.name]} failed, so its time is unknown"
+            results[row.name, seed] = {"failure": failure, "diverged": True}
+        elif _trained_as(row, rows) == row.name:
+            longer.append(_run(comparison, row, seed, output, length))
+    train(timed, longer)
     return results
 
 
-def _length(comparison: Comparison, looped: Values, storage: Values) -> Length | None:
-    """How long `time` trains: as many updates or epochs of `storage` as take the time of `looped`."""
-    if "seconds" not in looped or "seconds" not in storage:
+def _length(comparison: Comparison, looped: Values, control: Values) -> Length | None:
+    """As many updates or epochs of a control as take the time of `looped`; None if one of them has failed."""
+    if "seconds" not in looped or "seconds" not in control:
         return None
-    stretch = looped["seconds"] / storage["seconds"]
-    return Length(max(1, round(storage[comparison.length] * stretch)), stretch)
+    stretch = looped["seconds"] / control["seconds"]
+    return Length(max(1, round(control[comparison.length] * stretch)), stretch)
 
 
 def _planned(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path) -> list[Run]:
-    """The runs but those of `time`, in order, seed by seed, so that an interrupted comparison has pairs."""
-    trained = [row for row in rows if row.name != "time" and _trained_as(row, rows) == row.name]
+    """The runs but the timed ones, in order, seed by seed, so that an interrupted comparison has pairs."""
+    trained = [row for row in rows if row.name not in TIMED and _trained_as(row, rows) == row.name]
     return [_run(comparison, row, seed, output) for seed in seeds for row in trained]
 
 
 def _trained_as(row: Row, rows: Sequence[Row]) -> str:
-    """The first row with the same flags."""
-    return row.name if row.name == "time" else next(other.name for other in rows if other.flags == row.flags)
+    """The first row that is the same training."""
+    same = (other.name for other in rows if other.flags == row.flags and (other.name in TIMED) == (row.name in TIMED))
+    return next(same)
 
 
 def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: Length | None = None) -> Run:

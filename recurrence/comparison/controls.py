@@ -12,6 +12,8 @@ from typing import Any
 
 from numpy.polynomial import Polynomial
 
+from recurrence.comparison.rows import AS_LARGE
+
 WIDTHS, UNITS = (0, 16, 32), (0, 1024)  # far apart, as some sizes are rounded
 
 
@@ -22,12 +24,14 @@ class Controls(ABC):
         words: the looped model's command line.
         target: parameters that it stores.
         blocks, passes: of each of its stacks, as :meth:`unshared` takes them.
+        half: the same, of half as many blocks as passes, but at least one.
     """
 
     words: Sequence[str]
     target: int
     blocks: Any
     passes: Any
+    half: Any
 
     @abstractmethod
     def unshared(self, layers: Any, **sizes: Any) -> list[str]:
@@ -72,24 +76,26 @@ class Controls(ABC):
         flags = {"looped": list(self.words)}
         if "once" in names:
             flags["once"] = self.unshared(self.blocks)
-        if "storage" in names:
-            flags["storage"] = flags["time"] = self._as_large(self.blocks, self.more_heads)
         if "deep" in names:
             flags["deep"] = self.unshared(self.passes)
-        if "narrow" in names:
-            flags["narrow"] = self._as_large(self.passes, self.narrower_heads)
+        for name, layers in zip(AS_LARGE, (self.blocks, self.half, self.passes)):
+            if name in names:
+                flags[name] = flags[f"{name}_time"] = self._as_large(name, layers)
         return flags
 
-    def _as_large(self, layers: Any, sizes: Callable[[int, int], dict[str, Any]]) -> list[str]:
+    def _as_large(self, row: str, layers: Any) -> list[str]:
         """The command line of an unshared model that stores as much as the looped one, or a little less."""
-        found = as_large(lambda *given: self.stored(self.unshared(layers, **sizes(*given))), self.target)
+        fits = self.stored(self.unshared(layers)) <= self.target
+        sizes = self.more_heads if fits else self.narrower_heads
+        found = as_large(row, lambda *given: self.stored(self.unshared(layers, **sizes(*given))), self.target)
         return self.unshared(layers, **(sizes(*found) if any(found) else {}))
 
 
-def as_large(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
+def as_large(row: str, stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
     """Steps of the width, and hidden units, by which a model becomes the largest that stores at most `target`.
 
     Args:
+        row: its name, for the error.
         stored: (steps of the width, hidden units of each FFN beyond the proportion) -> parameters; builds a model.
             Negative steps make it narrower.
         target: parameters.
@@ -98,11 +104,11 @@ def as_large(stored: Callable[[int, int], int], target: int) -> tuple[int, int]:
         ValueError: if a model that has hardly any width would store more.
     """
     stored = cache(stored)
-    steps = _largest(lambda number: stored(number, 0), WIDTHS, target)
-    return steps, _largest(lambda units: stored(steps, units), UNITS, target)
+    steps = _largest(row, lambda number: stored(number, 0), WIDTHS, target)
+    return steps, _largest(row, lambda units: stored(steps, units), UNITS, target)
 
 
-def _largest(size: Callable[[int], int], points: Sequence[int], target: int) -> int:
+def _largest(row: str, size: Callable[[int], int], points: Sequence[int], target: int) -> int:
     """The largest number of at most this size, by the polynomial through the sizes at these points."""
     curve = Polynomial.fit(points, list(map(size, points)), len(points) - 1)
     number = floor(max((curve - target).roots().real) + 1e-6)
@@ -111,5 +117,5 @@ def _largest(size: Callable[[int], int], points: Sequence[int], target: int) -> 
             number -= 1
     except (ValueError, ZeroDivisionError):  # of a model that is less than one column wide
         rule = "no model with as many heads is small enough; leave this row out"
-        raise ValueError(f"--rows: narrow: {rule}") from None
+        raise ValueError(f"--rows: {row}: {rule}") from None
     return number

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pandas.core.groupby import DataFrameGroupBy
 from scipy import stats
 
-from recurrence.comparison.rows import ROWS, Row, Score
+from recurrence.comparison.rows import AS_LARGE, ROWS, Row, Score
 from recurrence.comparison.runs import Values
 from recurrence.files import atomic_write, write_text
 
@@ -179,7 +179,7 @@ def sentences(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> list[str
         found = gain(scores, "looped", row.name, score.higher_is_better)
         begin = ROWS[row.name][1]
         said.append(f"{begin}: no pair of runs has finished." if found is None else _sentence(begin, found, score))
-        if row.name in ("storage", "narrow") and row.parameters != looped.parameters:
+        if row.name in AS_LARGE and row.parameters != looped.parameters:
             more = row.parameters / looped.parameters - 1
             said[-1] += f" It stores {abs(more):.2%} {'more' if more > 0 else 'less'}."
     said.append(headroom(scores, score.higher_is_better, looped.passes / looped.blocks))

@@ -15,10 +15,21 @@ ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
     "storage": ("unshared, as deep as `once`, widened until it stores as much", "At equal storage"),
+    "half": ("unshared, half as deep, as wide as stores as much", "At equal storage and half the depth"),
     "narrow": ("a separate block for every pass, narrowed until it stores as much", "At equal storage and depth"),
     "deep": ("a separate block for every pass", "Against a separate block for every pass"),
-    "time": ("`storage`, trained for as long as `looped`", "At equal training time"),
+    "storage_time": ("`storage`, trained for as long as `looped`", "At equal storage and training time"),
+    "half_time": ("`half`, trained for as long as `looped`", "At equal storage and training time, and half the depth"),
+    "narrow_time": ("`narrow`, trained for as long as `looped`", "At equal storage, depth and training time"),
 }
+AS_LARGE = ("storage", "half", "narrow")
+"""Rows that store as much as the looped model."""
+
+TIMED = {f"{name}_time": name for name in AS_LARGE}
+"""Rows that train for as long as the looped model, and what they train for longer."""
+
+DEFAULT = tuple(name for name in ROWS if name not in ("storage_time", "narrow_time"))
+"""Rows of a comparison that names none."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +78,10 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
 
 @dataclass(frozen=True)
 class Length:
-    """How long the row `time` trains."""
+    """How long one of the rows `TIMED` trains."""
 
     total: int  # in updates or epochs
-    stretch: float  # how many times as long as `storage`
+    stretch: float  # how many times as long as the row without the time
 
 
 @dataclass(frozen=True)

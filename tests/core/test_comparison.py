@@ -19,7 +19,7 @@ from recurrence.comparison import report
 from recurrence.comparison.command import Comparison, add_options, compare, without
 from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
-from recurrence.comparison.rows import Row, Score, counted
+from recurrence.comparison.rows import TIMED, Row, Score, counted
 from tests.core.test_comparison_runs import appends, step
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence", "decoding"), Score("perplexity", False, "a text", "decoding")
@@ -45,10 +45,10 @@ def test_six_models_tell_the_size_of_the_largest_that_fits(target, ffn):
 
     if target < stored(-3, 0):
         with pytest.raises(ValueError, match="--rows: narrow: no model with as many heads is small enough"):
-            as_large(stored, target)
+            as_large("narrow", stored, target)
         return
     built.clear()
-    steps, hidden = as_large(stored, target)
+    steps, hidden = as_large("narrow", stored, target)
     assert len(built) == len(set(built)) <= 6
     assert stored(steps, hidden) <= target < stored(steps, hidden + 1)
     assert target < stored(steps + 1, 0)
@@ -60,7 +60,7 @@ def test_a_model_of_exactly_the_size_is_found():
     def stored(steps: int, hidden: int) -> int:
         return parameters(4 + steps, 128 * (4 + steps) // 4 + hidden)
 
-    assert [as_large(stored, stored(steps, 0)) for steps in range(60)] == [(steps, 0) for steps in range(60)]
+    assert [as_large("narrow", stored, stored(steps, 0)) for steps in range(60)] == [(steps, 0) for steps in range(60)]
 
 
 def test_options_are_taken_out_of_a_command_line_with_their_values():
@@ -127,17 +127,18 @@ def page(tmp_path, score=BLEU, **values):
 
 
 def test_the_report_has_a_sentence_for_each_control(tmp_path):
-    text = page(tmp_path, looped=[31.47, 33.5, 32.0], storage=[30.01, 32.14, 30.66], time=[32, 33, 31])
+    text = page(tmp_path, looped=[31.47, 33.5, 32.0], storage=[30.01, 32.14, 30.66], storage_time=[32, 33, 31])
     assert "At equal storage looping gains 1.39 BLEU (1.23 to 1.55, three seeds). It stores 1.00% less." in text
-    assert re.search(r"At equal training time looping gains 0.32 BLEU \(.* to .*; the interval includes zero", text)
-    (line,) = (line for line in text.splitlines() if line.startswith("| storage"))
+    longer = r"At equal storage and training time looping gains 0.32 BLEU \(.* to .*; the interval includes zero"
+    assert re.search(longer, text)
+    (line,) = (line for line in text.splitlines() if line.startswith("| storage "))
     sizes, found = ["2", "8", "990", "4.00", "1.0"], ["2", "1.00", "30.94 ± 1.09", "3", "+1.39 (+1.23 to +1.55)"]
     assert [cell.strip() for cell in line.split("|")[1:-1]] == ["storage", *sizes, *found]
     assert "failed" not in text
     assert (tmp_path / "comparison.md").read_text() == text
     assert "<svg" in (tmp_path / "comparison.svg").read_text()
     table = pd.read_csv(tmp_path / "runs.csv")
-    assert list(table["row"]) == ["looped"] * 3 + ["storage"] * 3 + ["time"] * 3
+    assert list(table["row"]) == ["looped"] * 3 + ["storage"] * 3 + ["storage_time"] * 3
     assert list(table["seed"]) == [1, 2, 3] * 3
 
 
@@ -246,24 +247,27 @@ with locked(folder / ".lock"):
         (tmp_path / "end").touch()
 
 
-def test_time_trains_storage_for_as_long_as_looped(tmp_path, capsys):
-    compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
+@pytest.mark.parametrize("name", TIMED)
+def test_timed_rows_train_for_as_long_as_looped(name, tmp_path, capsys):
+    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", f"once,{TIMED[name]},{name}"]
+    compare(Counting(), options(*words))
     order = (tmp_path / "order").read_text().split()
-    first = [f"{name}/seed{seed}" for seed in (1, 2) for name in ("looped", "once", "storage", "narrow", "deep")]
-    assert order == [*first, "time/seed1", "time/seed2"]
-    assert json.loads((tmp_path / "time" / "seed1" / "train.json").read_text())["updates"] == round(10 * 6 / 7)
+    first = [f"{row}/seed{seed}" for seed in (1, 2) for row in ("looped", "once", TIMED[name])]
+    assert order == [*first, f"{name}/seed1", f"{name}/seed2"]
+    updates = round(10 * len("looped") / len(TIMED[name]))
+    assert json.loads((tmp_path / name / "seed1" / "train.json").read_text())["updates"] == updates
     before = capsys.readouterr().out
-    compare(Counting(), options("--output", str(tmp_path), "--seeds", "1,2"))
+    compare(Counting(), options(*words))
     assert (tmp_path / "order").read_text().split() == order
     assert capsys.readouterr().out[-300:] == before[-300:]
 
 
 def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
-    rows, best = ("looped", "once", "storage"), {"looped": "2", "once": "2.5", "storage": "2", "time": "2"}
-    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", "once,storage,time", "--rates", "2,2.5,4"]
+    rows, best = ("looped", "once", "storage"), {"looped": "2", "once": "2.5", "storage": "2", "storage_time": "2"}
+    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", "once,storage,storage_time", "--rates", "2,2.5,4"]
     compare(Counting(), options(*words))
     tried = [f"{name}/seed1-lr{rate}" for rate in ("2", "2.5", "4") for name in rows]
-    then = [f"{name}/seed2-lr{best[name]}" for name in rows] + [f"time/seed{seed}-lr2" for seed in (1, 2)]
+    then = [f"{name}/seed2-lr{best[name]}" for name in rows] + [f"storage_time/seed{seed}-lr2" for seed in (1, 2)]
     assert (tmp_path / "order").read_text().split() == tried + then
     used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
     assert {name: f"{rate:g}" for name, rate in used.items()} == best
@@ -278,20 +282,20 @@ def test_a_rate_without_a_finite_validation_is_not_chosen(tmp_path):
 
 
 class Alike(Counting):
-    """`once` stores as much as `looped`, and so is `storage`, too."""
+    """`once` stores as much as `looped`, and so is `storage`, too; of two passes, `half` is the same."""
 
-    alike = dict.fromkeys(("once", "storage", "time"), ("--once",))
+    alike = dict.fromkeys(("once", "storage", "half", "storage_time", "half_time"), ("--once",))
     controls = SimpleNamespace(flags=lambda names: Counting.controls.flags(names) | Alike.alike)
 
 
 @pytest.mark.parametrize(("rates", "rate"), [([], ""), (["--rates", "2,2.5"], "-lr2.5")])
 def test_storage_that_is_once_is_trained_once(tmp_path, rates, rate):
-    compare(Alike(), options("--output", str(tmp_path), "--rows", "once,storage,time", *rates))
-    assert not (tmp_path / "storage").exists()
+    compare(Alike(), options("--output", str(tmp_path), "--rows", ",".join(Alike.alike), *rates))
     scores = pd.read_csv(tmp_path / "runs.csv").set_index("row").score
-    assert list(scores.index) == ["looped", "once", "storage", "time"]
+    assert list(scores.index) == ["looped", *Alike.alike]
     assert scores.notna().all()
-    assert (tmp_path / "time" / f"seed1{rate}").is_dir()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"looped", "once", "storage_time"}
+    assert (tmp_path / "storage_time" / f"seed1{rate}").is_dir()
 
 
 def test_no_rate_is_chosen_before_all_have_been_tried(tmp_path):
@@ -320,9 +324,9 @@ def test_a_dry_run_prints_rows_and_commands_and_runs_nothing(tmp_path, capsys):
 def test_a_dry_run_estimates_all_trainings(tmp_path, capsys):
     compare(Counting(), options("--output", str(tmp_path), "--dry-run", "--seeds", "1,2", "--rates", "1,2,4"))
     said = capsys.readouterr().out
-    assert "# 22 trainings, logged in ROW/seedN/train.log and score.log" in said
-    assert "# about 120 minutes (looped 4 x 6.0, once 4 x 4.0, storage 4 x 7.0, narrow 4 x 6.0, deep 4 x 4.0, " in said
-    assert "time 2 x as long as looped) by a few updates of each" in said
+    assert "# 26 trainings, logged in ROW/seedN/train.log and score.log" in said
+    rows = "looped 4 x 6.0, once 4 x 4.0, storage 4 x 7.0, half 4 x 4.0, narrow 4 x 6.0, deep 4 x 4.0"
+    assert f"# about 136 minutes ({rows}, half_time 2 x as long as looped) by a few updates of each" in said
 
 
 def test_what_is_left_is_said_after_each_training(tmp_path, capsys):
@@ -366,8 +370,8 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        ("--rows wide", "wide: must be one of looped, once, storage, narrow, deep, time"),
-        ("--rows time", "time needs storage, which it trains for longer"),
+        ("--rows wide", "wide: must be one of looped, once, storage, half, narrow, deep, storage_time"),
+        ("--rows half_time", "half_time needs half, which it trains for longer"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
         ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),

@@ -20,7 +20,7 @@ from fairseq_plugin.models.baselines import OneWideFFN
 from fairseq_plugin.models.recurrent_lm import KausikRecurrence
 from fairseq_repairs.checkpoints import load_safely
 from recurrence import count
-from recurrence.comparison.rows import ROWS, Length
+from recurrence.comparison.rows import AS_LARGE, ROWS, TIMED, Length
 from recurrence.comparison.runs import Command, Runner
 from tests.support import cli, models
 from tests.support.flags import options
@@ -47,24 +47,25 @@ def controls(arch, *flags, names=tuple(ROWS)):
     args = models.saved_options(arch, *flags)
     derived = TextControls(args, words, built(words), Mock(side_effect=built))
     flags = derived.flags(names)
-    assert derived.build.call_count <= 12, "six for each width"
-    return args, {name: built(row) for name, row in flags.items() if name != "time"}, flags
+    assert derived.build.call_count <= 21, "seven for each width"
+    return args, {name: built(row) for name, row in flags.items() if name not in TIMED}, flags
 
 
 @pytest.mark.parametrize("arch", LOOPED)
 def test_controls_of_every_looped_architecture(arch):
     bands = ["--decoder-embed-dim", "64"] if arch.endswith(("_lm", "_lm_large")) else []  # the last needs a column
     args, rows, flags = controls(arch, *bands)
-    looped, once, storage, narrow, deep = (loops_by_side(rows[name]) for name in ROWS if name != "time")
+    looped, once, storage, half, narrow, deep = (loops_by_side(rows[name]) for name in ROWS if name not in TIMED)
     for side, loop in looped.items():
         blocks = tuple(range(len(loop.blocks)))
         assert once[side].order == storage[side].order == blocks
         assert deep[side].order == narrow[side].order == tuple(range(loop.passes))
+        assert half[side].order == tuple(range(max(1, loop.passes // 2)))
     target = count.stored(rows["looped"])
-    for name in ("storage", "narrow"):
+    for name in AS_LARGE:
         assert 0.97 * target <= count.stored(rows[name]) <= target
     assert count.stored(rows["once"]) <= target <= count.stored(rows["deep"])
-    assert flags["time"] == flags["storage"]
+    assert all(flags[longer] == flags[name] for longer, name in TIMED.items())
     wide, narrow = (options(*arch_and_flags(flags[name])) for name in ("storage", "narrow"))
     for side in looped:  # the width of a head is that of the looped model, or their number
         width, heads = (getattr(wide, f"{side}_{name}") for name in ("embed_dim", "attention_heads"))
@@ -260,7 +261,7 @@ def run(*words) -> str:
 def test_a_comparison_from_end_to_end(corpus, tmp_path):
     """Part of the test set is decoded; the comparison of an own architecture decodes all of it."""
     output = tmp_path / "out"
-    words = [corpus.data, "--output", output, "--rows", "once,storage,time"]
+    words = [corpus.data, "--output", output, "--rows", "once,storage,storage_time"]
     words += ["--score", "--beam 2 --max-len-b 15", "--score-sentences", "20", "--arch", cli.ARCH, *FLAGS]
     said = run(*words, "--dry-run")
     assert "| storage |" in said
@@ -269,9 +270,9 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     assert len(commands) == 3
     run(*words)
     runs = pd.read_csv(output / "runs.csv")
-    assert list(runs["row"]) == ["looped", "once", "storage", "time"]
+    assert list(runs["row"]) == ["looped", "once", "storage", "storage_time"]
     assert runs[["score", "seconds", "decoding"]].notna().all(axis=None)
-    looped, storage, longer = (runs[runs["row"] == name].iloc[0] for name in ("looped", "storage", "time"))
+    looped, storage, longer = (runs[runs["row"] == name].iloc[0] for name in ("looped", "storage", "storage_time"))
     assert longer["updates"] == max(1, round(storage["updates"] * looped["seconds"] / storage["seconds"]))
     assert storage["updates"] == 6
     page = (output / "comparison.md").read_text()

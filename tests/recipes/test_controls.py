@@ -62,7 +62,7 @@ def test_controls_of_images(derived, row, tmp_path):
         return count.stored(control(**config.more_heads(*steps)))
 
     target = count.stored(looped)
-    found = control(**config.more_heads(*as_large(stored, target))) if derived == "storage" else control()
+    found = control(**config.more_heads(*as_large("storage", stored, target))) if derived == "storage" else control()
     model, kwargs = image_training(training("cifar10/train.sh", row, tmp_path))
     wanted = timm.create_model(model, device="meta", num_classes=10, **kwargs)
     for name in ("depth", "embed_dim", "num_heads", "mlp_ratio"):

@@ -50,7 +50,7 @@ def test_controls_of_every_model(structure):
         def sized(*steps):
             return control(structure, model, layers, **sizes(*steps))
 
-        found = sized(*as_large(lambda *steps: count.stored(sized(*steps)), target))
+        found = sized(*as_large("narrow", lambda *steps: count.stored(sized(*steps)), target))
         assert 0.96 * target <= count.stored(found) <= target
         loops = zip(model.loops(), found.loops())
         return [[loop.blocks[0].self_attn for loop in pair] for pair in loops if pair[0].blocks[0].self_attn]
@@ -68,7 +68,7 @@ def test_a_projection_after_each_run_of_the_stack_follows_its_one_run():
     projections = [[own.projection is not None for own in each.loop.own] for each in (model, once)]
     assert projections == [[False, True] * 3, [False, True]]
     assert count.stored(once) < count.stored(model)
-    with pytest.raises(ValueError, match="loop_order='external': with nll=True .*; leave the rows narrow and deep out"):
+    with pytest.raises(ValueError, match="'external': with nll=True .*; leave the rows half, narrow and deep out"):
         model.config.unshared([6])
 
 
@@ -156,14 +156,15 @@ def test_speed_and_time_count_every_batch_of_an_update(images, tmp_path, monkeyp
 
 
 def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
-    """The looped one in the trainer, six for each of two widths, two for each row, which is timed, and a preset."""
+    """The looped one in the trainer, seven for each of three widths, two for each row, which is timed, and a preset."""
     create = Mock(side_effect=timm.create_model)
     monkeypatch.setattr(timm, "create_model", create)
     compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--depth-range", "1-3", "--dry-run"])
     said = capsys.readouterr().out
-    assert "| time " in said
+    assert "| half_time " in said
+    assert "\n# half_time: the commands of half, with as many epochs as take the time of looped\n" in said
     assert "# about 0 minutes (looped 1 x 0.0, once" in said
-    assert create.call_count <= 1 + 2 * 6 + 2 * 5 + 1
+    assert create.call_count <= 1 + 3 * 7 + 2 * 6 + 1
     assert not (tmp_path / "out").exists()
 
 

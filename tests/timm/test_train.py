@@ -364,7 +364,9 @@ def test_a_run_knows_where_its_images_are_from_any_folder(images, tmp_path, monk
     monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(Path(images.name), tmp_path)])
     monkeypatch.chdir(images.parent)
     train_image.main()
-    assert places[0].is_absolute() and places[0].samefile(images)
+    (place,) = places
+    assert place.is_absolute()
+    assert place.samefile(images)
 
 
 def test_a_run_on_a_device_that_is_not_here_is_scored_on_the_cpu(images, tmp_path, monkeypatch):
