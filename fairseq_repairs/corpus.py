@@ -55,6 +55,18 @@ def name_full_disk(main: Callable, args: Namespace) -> None:
         raise OSError(error.errno, error.strerror, args.destdir) from error
 
 
+@instead("fairseq_cli.preprocess", "main")
+def name_present_dictionary(main: Callable, args: Namespace) -> None:
+    """Says why a dictionary that is already there ends fairseq-preprocess, whose error is nothing but its name."""
+    try:
+        main(args)
+    except FileExistsError as error:
+        if error.errno is not None:
+            raise
+        rule = "must not exist yet: remove it, or give it as --srcdict"
+        raise FileExistsError(f"--destdir={args.destdir}: {error}: {rule}") from None
+
+
 def _check_sides(option: str, paths: list[str]) -> None:
     counts = {}
     for path in paths:

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Cuts the lines of text/ into pieces and numbers them. This has already run; run it again if you change text/.
+# Cuts the lines of text/ into pieces and numbers them. This has already run. If you change text/, run it again, and remove
+# checkpoints/*.pt, as a model knows only the pieces of its training.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p pieces checkpoints
+rm -f data-bin/dict.*txt  # which fairseq-preprocess would not replace
 
 # The model of the pieces has the name under which fairseq's hub interface looks for it, beside the checkpoints.
 python - <<'END'

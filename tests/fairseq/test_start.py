@@ -59,6 +59,9 @@ def test_a_translator_is_trained_resumed_and_used(corpus, tmp_path, shorter, cap
     assert "| train_inner |" not in again
     assert again.splitlines()[-1] == log.splitlines()[-1]
     assert len(run(project / "translate.sh", stdin="one two\nthree\n").splitlines()) == 2
+    (project / "data-bin" / "train.en-de.de.bin").unlink()
+    run(project / "prepare.sh")
+    assert (project / "data-bin" / "train.en-de.de.bin").exists()
 
 
 @pytest.mark.slow

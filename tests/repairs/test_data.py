@@ -126,6 +126,14 @@ def test_sides_that_only_source_leaves_out_are_not_compared(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("train.*.bin")) == ["train.en-de.en.bin"]
 
 
+def test_a_dictionary_that_is_already_there_is_named_with_the_rule(tmp_path):
+    (tmp_path / "train.en").write_text("one\n")
+    words = ["--only-source", "--source-lang=en", f"--destdir={tmp_path}", f"--trainpref={tmp_path / 'train'}"]
+    preprocess.main(options.get_preprocessing_parser().parse_args(words))
+    with pytest.raises(FileExistsError, match=r"^--destdir=.*/dict.en.txt: must not exist yet: remove it, or give it"):
+        preprocess.main(options.get_preprocessing_parser().parse_args(words))
+
+
 def pristine(module):
     """A second copy of one of fairseq's modules, without any repair."""
     spec = importlib.util.spec_from_file_location(f"pristine_{module.__name__.rpartition('.')[2]}", module.__file__)
