@@ -19,7 +19,10 @@ ROWS = {
     "narrow": ("a separate block for every pass, narrowed until it stores as much", "At equal storage and depth"),
     "deep": ("a separate block for every pass", "Against a separate block for every pass"),
     "storage_time": ("`storage`, trained for as long as `looped`", "At equal storage and training time"),
-    "half_time": ("`half`, trained for as long as `looped`", "Against half the depth at equal storage and training time"),
+    "half_time": (
+        "`half`, trained for as long as `looped`",
+        "Against half the depth at equal storage and training time",
+    ),
     "narrow_time": ("`narrow`, trained for as long as `looped`", "At equal storage, depth and training time"),
 }
 AS_LARGE = ("storage", "half", "narrow")
