@@ -63,7 +63,7 @@ def name_present_dictionary(main: Callable, args: Namespace) -> None:
     except FileExistsError as error:
         if error.errno is not None:
             raise
-        rule = "must not exist yet: remove it, or give it as --srcdict"
+        rule = "must not exist yet: remove it, or give it as --srcdict or --tgtdict"
         raise FileExistsError(f"--destdir={args.destdir}: {error}: {rule}") from None
 
 
