@@ -41,7 +41,7 @@ OF_MODULES = {
 WRITERS_OF_FILE_OBJECTS = {  # to an open file of the module
     "recurrence/comparison/report.py": (
         "runs.dropna(axis='columns', how='all').to_csv(file, index=False, lineterminator='\\n')",
-        "figure.savefig(file, format='svg')",
+        "picture(runs, score).savefig(file, format='svg')",
     )
 }
 
