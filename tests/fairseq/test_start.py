@@ -73,6 +73,7 @@ def test_a_language_model_is_trained_and_writes(corpus, tmp_path, shorter):
     log = run(project / "train.sh")
     assert re.search(r"Perplexity: [\d.]+", log.splitlines()[-1])
     assert len(run(project / "write.sh", stdin="eins eins\n").splitlines()) == 1
+    run(project / "prepare.sh")
 
 
 @pytest.mark.slow
