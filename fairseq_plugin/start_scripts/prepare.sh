@@ -4,7 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p pieces checkpoints
-rm -f data-bin/dict.*txt  # which fairseq-preprocess would not replace
 
 # The model of the pieces has the name under which fairseq's hub interface looks for it, beside the checkpoints.
 python - <<'END'
@@ -27,5 +26,6 @@ for name in "%{names}".split():
             print(*model.encode(line.strip(), out_type=str), file=pieces)
 END
 
+rm -f data-bin/dict.*txt  # which fairseq-preprocess would not replace
 fairseq-preprocess %{sides} --user-dir "$(python -m fairseq_plugin)" --destdir data-bin \
     --trainpref pieces/train --validpref pieces/valid --testpref pieces/test
