@@ -28,18 +28,18 @@ from torch import Tensor, nn
 from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
-from recurrence.loop import Loop
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 
 
-def assignments(loops: dict[str, Loop], apart: bool) -> Iterator[curve.Setting]:
-    """The depths to try, of loops by name; the last one is the full depth. `apart` varies one loop at a time.
+def assignments(model: nn.Module, apart: bool) -> Iterator[curve.Setting]:
+    """The depths to try; the last one is the full depth. `apart` varies one loop at a time.
 
     Raises:
         ValueError: if the checkpoint runs at no other depth.
     """
-    possible = {name: curve.depths(loop) for name, loop in loops.items()}
+    loops, step = loops_by_side(model), model.depth_rules.get("step", 1)
+    possible = {name: curve.depths(loop, step=step) for name, loop in loops.items()}
     full = {name: loop.passes for name, loop in loops.items()}
     if all(len(depths) == 1 for depths in possible.values()):
         raise curve.only_full_depth(loops)
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     overrides = {**given, **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
     model.eval()
-    settings = list(assignments(loops_by_side(model), args.apart))
+    settings = list(assignments(model, args.apart))
     if cfg.common.fp16:
         model.half()
     if uses_cuda(cfg):

@@ -5,12 +5,15 @@ import math
 import os
 import pickle
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 MOST_BYTES = 1 << 28  # of a file that is read at once
 LONGEST_LINE = 10_000_000  # characters
+# What zipfile raises for damaged archives.
+DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError)
 
 
 class PartialFile:
@@ -89,10 +92,11 @@ def require_plain(path: str | Path) -> None:
     torch never compresses a checkpoint.
     """
     require_regular(path)
-    with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    unpacked = 0
+    with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
-        if unpacked > os.path.getsize(path):
-            raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
+    if unpacked and unpacked > os.path.getsize(path):
+        raise ValueError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 def damage(path: str | Path) -> str | None:
@@ -109,6 +113,6 @@ def damage(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
+    except DAMAGED as error:
         return f"truncated after {size:,} bytes ({error})"
     return f"damaged in {record}" if record else None

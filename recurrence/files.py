@@ -14,11 +14,14 @@ import secrets
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 MOST_BYTES = 1 << 28  # of a file that is read at once
+# What zipfile raises for damaged archives.
+DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError)
 
 
 def require_regular(path: str | Path) -> None:
@@ -30,19 +33,20 @@ def require_regular(path: str | Path) -> None:
 def require_plain(path: str | Path) -> None:
     """As :func:`require_regular`; also raises OSError for an archive that unpacks to more than its size."""
     require_regular(path)
-    with contextlib.suppress(FileNotFoundError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+    unpacked = 0
+    with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
-        if unpacked > os.path.getsize(path):
-            raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
+    if unpacked and unpacked > os.path.getsize(path):
+        raise OSError(f"{path}: unpacks to {unpacked:,} bytes: must be <= the size of the file")
 
 
 @contextlib.contextmanager
-def named_errors(path: str | Path) -> Iterator[None]:
-    """Gives errors of the operating system the name of the file, which those of a full disk lack."""
+def named_errors(path: str | Path, part: Path | None = None) -> Iterator[None]:
+    """Gives errors of the operating system the file's name; those of a full disk have none, others that of its part."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or error.filename not in (None, str(part)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -64,7 +68,7 @@ def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[
     if "b" not in mode:
         options = {"encoding": "utf-8", **options}
     try:
-        with named_errors(path):
+        with named_errors(path, part):
             with part.open(mode.replace("w", "x"), **options) as file:
                 yield file
                 file.flush()
@@ -97,7 +101,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill that is renamed to `path` once it is complete, and removed with its files if that fails.
 
     Raises:
-        OSError: there is something of that name.
+        OSError: there is a file, or a folder that is not empty, of that name. Only noticed at the end.
     """
     make_folder(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent.resolve(), prefix=f".{path.name}.") as parent:
@@ -201,6 +205,6 @@ def damage(path: str | Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             record = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
+    except DAMAGED as error:
         return f"truncated after {size:,} bytes ({error})"
     return f"damaged in {record}" if record else None

@@ -32,7 +32,8 @@ def fit(
     Returns:
         Whether passes load what other passes of the checkpoint own.
     """
-    trained, name = _trained_order(order, shows_passes, state_dict, prefix, local_metadata), prefix.rstrip(".")
+    trained = _trained_order(order, whole, shows_passes, state_dict, prefix, local_metadata)
+    name = prefix.rstrip(".")
     _drop_early_entries(state_dict, prefix)
     if trained in (None, order):
         return False
@@ -51,7 +52,7 @@ def fit(
 
 
 def _trained_order(
-    order: Order, shows_passes: bool, state_dict: dict, prefix: str, local_metadata: dict
+    order: Order, whole: Order | None, shows_passes: bool, state_dict: dict, prefix: str, local_metadata: dict
 ) -> Order | None:
     """The order in the state dict or its metadata (which safetensors drop), or else the one that its passes imply.
 
@@ -66,6 +67,8 @@ def _trained_order(
     passes = 1 + max((int(match[1]) for match in found if match), default=-1)
     if passes < len(order) and not shows_passes:
         return None
+    if whole is not None and passes == len(whole):
+        return whole
     return None if passes in (0, len(order)) else same_kind(order, passes)
 
 

@@ -107,6 +107,10 @@ class ImageModel(nn.Module):
         """The loops over depth, in order."""
         return list(named_loops(self).values())
 
+    def depth_rules(self) -> dict[str, Any]:
+        """The rules for the depths of a single loop, see :meth:`ImageConfig.training_depth`."""
+        return {}
+
     def set_num_updates(self, num_updates: int) -> None:
         """Call this before each update, with the number of updates so far, if the model has a `depth_range`."""
         self.num_updates = num_updates

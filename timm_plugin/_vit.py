@@ -201,10 +201,6 @@ class LoopedVisionTransformer(ImageModel):
                     nn.init.xavier_uniform_(layer.weight)
                     nn.init.normal_(layer.bias, std=1e-6)
 
-    def depth_rules(self) -> dict[str, Any]:
-        """The rules for elastic depth, see :meth:`ImageConfig.training_depth`."""
-        return {}
-
     def shows_order(self) -> bool:
         """Whether the names in a checkpoint show which block ran in which pass, so that it need not store the order."""
         return self.config.order is None and bool(self.loop.own.state_dict())

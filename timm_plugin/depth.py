@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader
 
 from recurrence.analysis import depth_curve as curve
 from recurrence.analysis.record import require_loops
-from recurrence.loop import Loop
+from recurrence.loop import named_loops
 from recurrence.private_torch import bound_caches
 from timm_plugin import repairs
+from timm_plugin._model import ImageModel
 from timm_plugin.checkpoints import load
 from timm_plugin.training.data import class_names, preprocessed
 from timm_plugin.training.folders import broken_rule
@@ -31,10 +32,11 @@ from timm_plugin.training.options import SPLITS, has_device, key_value, other_de
 from timm_plugin.training.user_module import add_user_module
 
 
-def assignments(loops: dict[str, Loop]) -> list[curve.Setting]:
+def assignments(model: ImageModel) -> list[curve.Setting]:
     """The depths to try; the last one is the full depth. Raises ValueError if the checkpoint runs at no other depth."""
+    loops, step = named_loops(model), model.depth_rules().get("step", 1)
     units = {name: 1 if len(loops) == 1 else len(loop.blocks) for name, loop in loops.items()}
-    possible = set.intersection(*(set(curve.depths(loop, units[name])) for name, loop in loops.items()))
+    possible = set.intersection(*(set(curve.depths(loop, units[name], step)) for name, loop in loops.items()))
     if len(possible) < 2:
         raise curve.only_full_depth(loops)
     return [curve.Setting(str(n), {name: n * unit for name, unit in units.items()}) for n in sorted(possible)]
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     loops = require_loops(model)
     if model.in_chans != 3:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
-    settings = assignments(loops)
+    settings = assignments(model)
     batches = read_images(args.images, args.split, model, args.batch_size)
 
     def accuracy_at(passes: Mapping[str, int]) -> curve.Evaluation:

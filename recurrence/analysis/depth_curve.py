@@ -47,10 +47,16 @@ class Point(NamedTuple):
     margin: float | None = None
 
 
-def depths(loop: Loop, unit: int = 1) -> list[int]:
-    """The depths, up to the full one, at which the checkpoint of a loop runs, in units of that many passes."""
+def depths(loop: Loop, unit: int = 1, step: int = 1) -> list[int]:
+    """The depths, up to the full one, at which the checkpoint of a loop runs.
+
+    Args:
+        loop: at its full depth.
+        unit: passes of which a depth is a number.
+        step: of which every depth is a multiple, as in :func:`recurrence.elastic.training_depth`.
+    """
     full = loop.passes // unit
-    return [depth for depth in range(1, full + 1) if passes_at(loop.order, depth * unit) is not None]
+    return [depth for depth in range(step, full + 1, step) if passes_at(loop.order, depth * unit) is not None]
 
 
 def only_full_depth(loops: dict[str, Loop]) -> ValueError:

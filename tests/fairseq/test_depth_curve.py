@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from fairseq_plugin import depth
-from fairseq_plugin.elastic import loops_by_side
 from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
@@ -20,18 +19,22 @@ SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
     ],
 )
 def test_the_depths_that_are_tried(apart, names):
-    loops = loops_by_side(models.tiny("universal_tiny"))
-    tried = list(depth.assignments(loops, apart))
+    tried = list(depth.assignments(models.tiny("universal_tiny"), apart))
     assert [name for name, _ in tried] == names
     assert tried[-1][1] == {"encoder": 4, "decoder": 4}
-    assert tried[0][1] == ({"encoder": 1, "decoder": 4} if apart else dict.fromkeys(loops, 1))
+    assert tried[0][1] == ({"encoder": 1, "decoder": 4} if apart else {"encoder": 1, "decoder": 1})
+
+
+def test_a_stack_runs_whole():
+    model = models.tiny("ilr_small", "--decoder-layers", "2", "--block-loops", "3")
+    assert [setting.passes for setting in depth.assignments(model, False)] == [{"decoder": n} for n in (2, 4, 6)]
 
 
 @pytest.mark.parametrize("arch", ["vanilla_tiny", "recurrent_lm", "ilr_small"])
 def test_a_checkpoint_of_one_depth_is_rejected(arch):
     model = models.tiny(arch)
     with pytest.raises(ValueError, match="the order .*: must repeat its blocks .* to run at other depths"):
-        list(depth.assignments(loops_by_side(model), False))
+        list(depth.assignments(model, False))
 
 
 @pytest.mark.slow

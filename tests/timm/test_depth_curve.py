@@ -19,18 +19,24 @@ KWARGS = ["--model-kwargs", *(f"{name}={value}" for name, value in SHAPE.items()
 
 
 @pytest.mark.parametrize(
-    ("model", "names"), [("uit", ["1", "2", "3"]), ("recursive_deit_tiny", ["3", "6"]), ("sret_t", ["1", "2"])]
+    ("model", "options", "names"),
+    [
+        ("uit", {}, ["1", "2", "3"]),
+        ("recursive_deit_tiny", {}, ["3", "6"]),
+        ("recursive_deit_tiny", dict(depth=2, loops=3, loop_order="external"), ["2", "4", "6"]),
+        ("sret_t", {}, ["1", "2"]),
+    ],
 )
-def test_the_depths_that_are_tried(model, names):
-    loops = named_loops(vision.small(model))
-    tried = depth.assignments(loops)
+def test_the_depths_that_are_tried(model, options, names):
+    model = vision.small(model, **options)
+    loops, tried = named_loops(model), depth.assignments(model)
     assert [name for name, _ in tried] == names
     assert tried[-1][1] == {name: loop.passes for name, loop in loops.items()}
 
 
 def test_a_model_of_one_depth_is_rejected():
     with pytest.raises(ValueError, match="the order 0 1 2: must repeat its blocks as SEQUENCE, CYCLE"):
-        depth.assignments(named_loops(vision.small("plain_vit")))
+        depth.assignments(vision.small("plain_vit"))
 
 
 def test_a_model_without_loop_is_rejected(tmp_path, rejected):

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import contextlib
 import errno
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import timm
 import torch
 
+import fairseq_repairs.files
 from recurrence import files
 from recurrence.comparison import runs
 from tests.support import cli
@@ -162,6 +164,20 @@ def test_what_a_kill_has_left_is_removed_and_nothing_else(folder, thesis):
     assert thesis.read_text() == "mine"
 
 
+@pytest.mark.parametrize(("module", "unpacks"), [(files, OSError), (fairseq_repairs.files, ValueError)])
+def test_no_flipped_bit_breaks_the_search_for_damage(module, unpacks, tmp_path):
+    path = tmp_path / "last.pth.tar"
+    torch.save({"weight": torch.ones(2)}, path)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        module.damage(path)
+        with contextlib.suppress(unpacks):
+            module.require_plain(path)
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_only_files_are_replaced(folder, kind):
     os.mkdir(folder / "summary.csv") if kind == "folder" else os.mkfifo(folder / "summary.csv")
@@ -170,6 +186,11 @@ def test_only_files_are_replaced(folder, kind):
             use(folder / "summary.csv", 0 if use is record else "text")
     with pytest.raises(OSError, match="must be a file"):
         files.damage(folder / "summary.csv")
+
+
+def test_a_missing_folder_is_reported_with_the_files_name(folder):
+    with pytest.raises(FileNotFoundError, match=f"'{folder}/none/summary.csv'"):
+        files.write_text(folder / "none/summary.csv", "")
 
 
 def test_a_full_disk_is_reported_with_the_files_name(folder, monkeypatch):
