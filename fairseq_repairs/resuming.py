@@ -91,7 +91,8 @@ def agree_on_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **passthroug
     last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
     beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
     starts = cfg.finetune_from_model, getattr(cfg, "continue_once", None)  # fairseq 0.12.2 lacks the latter
-    with _agreed(trainer, [last, cfg.restore_file, *beside, *filter(None, starts)]):
+    paths = [last, cfg.restore_file, *beside, *filter(None, starts)]
+    with _agreed(trainer, [path for path in paths if not PathManager.path_requires_pathmanager(path)]):
         return load(cfg, trainer, **passthrough)
 
 
@@ -111,7 +112,9 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
     if trainer.data_parallel_world_size > 1 and not trainer.checkpoint_suffix:  # with a suffix, ranks have own files
         own = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         seen = {path: (os.path.getsize(path) if own else 0) for path in paths if os.path.isfile(path)}
-        found = distributed_utils.all_gather_list(seen, trainer.data_parallel_process_group)
+        found: list[dict] = [{}] * trainer.data_parallel_world_size
+        # Not fairseq's all_gather_list, as the names of a few hundred files are larger than its buffer.
+        torch.distributed.all_gather_object(found, seen, trainer.data_parallel_process_group)
         for rank, theirs in enumerate(found):
             if own and theirs != found[0]:
                 path = sorted(theirs.items() ^ found[0].items())[0][0]

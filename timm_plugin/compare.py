@@ -28,7 +28,7 @@ from timm import utils
 from torch import nn
 
 from recurrence import count
-from recurrence.comparison.command import Comparison, add_options, compare, python_step, without
+from recurrence.comparison.command import Comparison, add_options, compare, python_step, with_rate, without
 from recurrence.comparison.controls import Controls
 from recurrence.comparison.rows import Length, Row, Score, counted
 from recurrence.comparison.runs import Step, Values
@@ -162,11 +162,13 @@ class ImageComparison(Comparison):
         args = options.parser("").parse_args(given)
         trainer = Trainer(args, utils.init_distributed_device(args))
         trainer.task.train()
-        taken = []
+        ends = [time.perf_counter()]
         for number, (images, targets) in enumerate(itertools.islice(trainer.train_loader, WARM_UP + TIMED)):
-            begin = time.perf_counter()
             trainer.learn(images, targets, number, last=True)
-            taken.append(time.perf_counter() - begin)
+            if trainer.device.type == "cuda":
+                torch.cuda.synchronize(trainer.device)
+            ends.append(time.perf_counter())
+        taken = [end - begin for begin, end in itertools.pairwise(ends)]  # with the reading of the images
         batches = trainer.updates * args.grad_accum_steps
         return args.epochs * batches * statistics.median(taken[WARM_UP:] or taken)
 
@@ -201,18 +203,17 @@ def _scored(_: Path, log: str) -> Values:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ``--help`` describes it."""
-    parser, words = options.parser(__doc__.split("\n")[0]), list(sys.argv[1:] if arguments is None else arguments)
+    words = with_rate(sys.argv[1:] if arguments is None else arguments)
+    parser = options.parser(__doc__.split("\n")[0])
     parser.prog, parser.allow_abbrev = "python -m timm_plugin.compare", False  # rows replace options by their names
     parser.usage = "%(prog)s IMAGES --output DIR --seeds N,N,N --model MODEL [options of both]"
     add_options(parser, output=False)
     args = parser.parse_args(words)
     repairs.apply()
-    rates = args.rates or [args.lr]
-    given = Namespace(**{**vars(args), "lr": rates[0]})
     try:
-        comparison = ImageComparison(given, without(words, add_options))
-        for lr, seed in itertools.product(rates, args.seeds):
-            options.check(Namespace(**{**vars(given), "lr": lr, "seed": seed}))
+        comparison = ImageComparison(args, without(words, add_options))
+        for lr, seed in itertools.product(args.rates or [args.lr], args.seeds):
+            options.check(Namespace(**{**vars(args), "lr": lr, "seed": seed}))
         compare(comparison, args)
     except (OSError, ValueError) as error:
         parser.error(str(error))

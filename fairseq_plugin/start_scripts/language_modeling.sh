@@ -13,7 +13,7 @@ fairseq-train data-bin --user-dir "$plugin" --task language_modeling \
     --lr %{rate} --lr-scheduler cosine --warmup-updates %{warmup} --max-update %{updates} --max-tokens %{tokens} \
     --validate-interval-updates %{interval} --save-interval-updates %{interval} --keep-interval-updates 1 \
     --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir checkpoints \
-    --update-epoch-batch-itr True --log-interval %{logged}
+    --update-epoch-batch-itr True --distributed-world-size 1 --log-interval %{logged}
 
 fairseq-eval-lm data-bin --user-dir "$plugin" --path checkpoints/checkpoint_best.pt --tokens-per-sample 256 >test.log
 tail -n 1 test.log

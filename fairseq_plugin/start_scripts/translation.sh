@@ -15,7 +15,7 @@ fairseq-train data-bin --user-dir "$plugin" \
     --eval-bleu-print-samples --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
     --validate-interval-updates %{interval} --save-interval-updates %{interval} --keep-interval-updates 1 \
     --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir checkpoints \
-    --update-epoch-batch-itr True --log-interval %{logged}
+    --update-epoch-batch-itr True --distributed-world-size 1 --log-interval %{logged}
 
 fairseq-generate data-bin --user-dir "$plugin" --path checkpoints/checkpoint_best.pt \
     --beam 5 --max-len-a 1.2 --max-len-b 10 --remove-bpe sentencepiece --scoring sacrebleu >test.log

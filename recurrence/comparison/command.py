@@ -274,6 +274,14 @@ def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: Leng
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
 
 
+def with_rate(words: Sequence[str]) -> list[str]:
+    """The words and, if they have `--rates`, the first of them as `--lr`, which the trainer's parser wants."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--rates", nargs="?")
+    rates = parser.parse_known_args(words)[0].rates
+    return [*words, "--lr", rates.partition(",")[0]] if rates else list(words)
+
+
 def without(words: Sequence[str], add: Callable[[argparse.ArgumentParser], object]) -> list[str]:
     """The words of a valid command line, without abbreviations, less the options that a function adds to a parser."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -16,7 +16,7 @@ from scipy import stats
 from torch import nn
 
 from recurrence.comparison import report
-from recurrence.comparison.command import Comparison, add_options, compare, without
+from recurrence.comparison.command import Comparison, add_options, compare, with_rate, without
 from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
 from recurrence.comparison.rows import TIMED, Row, Score, counted
@@ -272,6 +272,19 @@ def test_each_row_trains_at_the_rate_that_suits_it(tmp_path):
     used = pd.read_csv(tmp_path / "runs.csv").groupby("row").rate.mean()
     assert {name: f"{rate:g}" for name, rate in used.items()} == best
     assert re.search(r"\| once .*\| +2.5 \|", (tmp_path / "comparison.md").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (["data", "--seeds", "1,2"], []),
+        (["data", "--rates", "1e-3,2e-3", "--lr", "1"], ["--lr", "1e-3"]),
+        (["data", "--rates=4e-3"], ["--lr", "4e-3"]),
+        (["data", "--help", "--rates"], []),
+    ],
+)
+def test_the_trainer_is_checked_and_timed_at_the_first_rate(words, added):
+    assert with_rate(words) == words + added
 
 
 def test_a_rate_without_a_finite_validation_is_not_chosen(tmp_path):

@@ -151,6 +151,11 @@ ELASTIC = ["--arch", cli.ARCH, "--criterion", "elastic_cross_entropy"]
         (["--arch", cli.ARCH, "--reset-dataloader"], "--reset-dataloader=True: would start anew where an inter"),
         (["--arch", cli.ARCH, "--checkpoint-suffix", "x"], "--checkpoint-suffix=x: would hide the checkpoints"),
         (["--arch", cli.ARCH, "--no-save-optimizer-state"], "--no-save-optimizer-state=True: would leave nothing to"),
+        pytest.param(
+            ["--arch", cli.ARCH, "--continue-once", "x"],
+            "--continue-once=x: has the weights of one row",
+            marks=pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 has no --continue-once"),
+        ),
         (["--arch", cli.ARCH, "--encoder-attention-heads", "3"], "--encoder-attention-heads=3: must divide"),
         (["--arch", cli.ARCH, "--rates", "1,2", "--disable-validation"], "--disable-validation=True: leaves --rates"),
         (["--arch", cli.ARCH, "--wrong", "3"], "--wrong 3"),

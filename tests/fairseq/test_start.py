@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from fairseq_plugin import start, start_corpus
 from tests.support import cli
@@ -85,6 +86,19 @@ def test_pieces_are_learnt_from_lines_of_any_length(tmp_path, monkeypatch):
     start.write_corpus(tmp_path, start_corpus.Corpus(sets, []), [])
     start.prepare(tmp_path, [], 500)
     assert "▁γάτα 1000\n" in (tmp_path / "data-bin" / "dict.txt").read_text(encoding="utf-8")
+
+
+def test_every_character_is_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", cli.search_path())
+    monkeypatch.setenv("PYTHONPATH", str(cli.REPOSITORY))
+    han = [("".join(map(chr, range(first, first + 20))),) for first in range(0x4E00, 0x4E00 + 3000, 20)]
+    corpus = start_corpus.Corpus({"train": han, "valid": han[:1], "test": han[:1]}, [])
+    pieces, reason = start.choose_pieces(corpus)
+    assert (pieces, reason.partition(":")[0]) == (3500, "3,500 pieces")
+    start.write_corpus(tmp_path, corpus, [])
+    start.prepare(tmp_path, [], pieces)
+    model = sentencepiece.SentencePieceProcessor(str(tmp_path / "checkpoints" / "sentencepiece.bpe.model"))
+    assert not any(model.is_unknown(model.piece_to_id(character)) for (line,) in han for character in line)
 
 
 @pytest.mark.parametrize("task", start.SIZES)
@@ -176,6 +190,10 @@ def test_bad_text_is_named_with_file_and_line(refused):
     )
     few = {"a.de": lines(SOURCE[:30]), "a.en": lines(TARGET[:30])}
     assert refused(few, *pair) == "a.de: leaves 28 lines to train on: must be at least 50"
+    blank = {"v.de": "", "v.en": ""}
+    assert refused(good | blank, *pair, "--valid", "v.de", "v.en") == "v.de: has no line that can be used"
+    long = {"a.de": lines(["x" * 1001] * 60), "a.en": lines(TARGET[:60])}
+    assert refused(long, *pair) == "a.de: has no line that can be used"
     assert "No such file or directory: 'x.txt'" in refused(good, "--text", "x.txt")
     assert refused(good, "--text", ".") == ".: must be a file, not a folder, a pipe or a device"
     assert refused(good, *pair, "--minutes", "nan") == "argument --minutes: nan: must be a number > 0"
