@@ -5,8 +5,8 @@ Usage::
     python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.csv
     python -m fairseq_plugin.depth data-bin --path average.pt --apart --tolerance 0.5
 
-The options are those of fairseq-generate for every task; options of the task that are not given are those of the
-checkpoint. For a language model, the score is the perplexity, and agreement is that of its most likely next tokens.
+The options are those of fairseq-generate; options of the task that are not given are those of the checkpoint. For a
+language model, the score is the perplexity, and agreement is that of its most likely next tokens.
 Encoder and decoder run the same number of passes; `--apart` varies one at a time. The first line names the options of
 depth with which the checkpoint was trained.
 """
@@ -26,10 +26,14 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
 from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
+from fairseq_plugin.tasks.answers import AnswerTask
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
+# Options of fairseq-generate, with their defaults.
+UNSUPPORTED = dict(constraints=None, lm_path=None, replace_unk=None, score_reference=False, results_path=None)
+UNSUPPORTED |= dict(num_shards=1)
 
 
 def assignments(model: nn.Module, apart: bool) -> Iterator[curve.Setting]:
@@ -130,10 +134,12 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     """
     if not args.path or ":" in args.path:
         raise ValueError(f"--path={args.path}: must be one checkpoint")
-    for name in ("constraints", "lm_path", "replace_unk", "score_reference"):
+    for name, default in UNSUPPORTED.items():
         value = getattr(args, name)
-        if value:
+        if value != default:
             raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
+    if issubclass(TASK_REGISTRY[args.task], AnswerTask):
+        raise ValueError(f"--task={args.task}: not supported here; use fairseq-validate")
     if args.scoring == "bleu":
         raise ValueError("--scoring=bleu: scores tokens; must be sacrebleu or another score of texts")
     cfg = convert_namespace_to_omegaconf(args)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -29,6 +30,7 @@ from recurrence.analysis.record import recorded_states
 from recurrence.elastic import TrainingDepth
 from recurrence.errors import FieldError, shown
 from recurrence.loop import Loop, named_loops
+from recurrence.papers.kausik import RecurrentStack
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +185,8 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         for band, (scores, symbols) in enumerate(zip(logits, targets)):
             if symbols is not None:  # numbered anew in each band; the padding is in the first
                 padding = dict(ignore_index=self.padding_idx) if band == 0 else {}
+                # A sum in half precision would overflow.
+                scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
                 loss = loss + F.cross_entropy(scores, symbols, reduction="sum", **padding)
         return loss, loss
 
@@ -203,7 +207,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         """
         loops = loops_by_side(model)
         name, value = next(iter(self.given.items()))
-        if not loops:
+        if not loops or isinstance(getattr(model.decoder, "stack", None), RecurrentStack):
             raise ValueError(f"{shown_flag(name, value)}: needs a model that loops over depth")
         text = self.given.get("depth_range")
         found = {}

@@ -81,6 +81,8 @@ def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
             raise ValueError(f"{GIVEN[name]}: was removed: {removed[name]}")
         if name not in known:
             raise ValueError(f"{GIVEN[name]}: not an option of {arch}")
+        if name in OF_A_SEARCH and GIVEN[name] != name:
+            raise ValueError(f"{GIVEN[name]}: has no effect there: must be an option of the command")
 
 
 @before(models, "build_model")

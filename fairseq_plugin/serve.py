@@ -10,6 +10,7 @@ import functools
 import json
 import logging
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -213,10 +214,14 @@ def main() -> None:
     except UnicodeDecodeError as error:
         parser.error(f"standard input: must be UTF-8: {error}")
     try:
-        found = Model(args.folder, args.threads).translate(lines, args.beam, args.tokenized)
+        model = Model(args.folder, args.threads)
+        if args.beam > (most := len(model.target) - 2):
+            parser.error(f"--beam={args.beam}: must be <= {most}, because there are {most + 2} symbols")
+        found = model.translate(lines, args.beam, args.tokenized)
     except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         parser.error(f"FOLDER={args.folder}: cannot be served: {reason}")
+    sys.stdout.reconfigure(encoding="utf-8")
     print(*found, sep="\n", end="\n" if found else "")
 
 

@@ -10,6 +10,7 @@ Differs from the published code: that code creates the matrix, 2 C^2 parameters,
 never uses it. There is a cache; dropout is an option (0).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from recurrence.causal import CausalStack
 from recurrence.errors import FieldError
 from recurrence.order import Order, block_loop, reuse_map
 from recurrence.papers.ilr import llama_layers
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -118,8 +121,8 @@ class IntraLayerRecurrence(LanguageModel):
             runs_once = len(cls.order(args)) == args.decoder_layers
         # fairseq-train gives a model the options of the criterion, too.
         if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
-            rule = "needs a layer that runs more than once, by {reuse_map}, {block_loops} > 1 or --depth-range"
-            raise FieldError("inject_embedding", True, rule)
+            # Not an error, as a checkpoint may be loaded at its smallest depth.
+            logger.warning("--inject-embedding: has no effect, unless --depth-range lets a layer run more than once")
         if args.inject_adapter and not args.inject_embedding:
             raise FieldError("inject_adapter", True, "needs {inject_embedding}")
 

@@ -56,7 +56,8 @@ class PixelClassificationTask(AnswerTask):
     def build_model(self, cfg, from_checkpoint: bool = False):
         """Raises ValueError if the output matrix is the embedding of the grey levels."""
         if getattr(cfg, "share_decoder_input_output_embed", False):
-            raise ValueError("--no-share-decoder-input-output-embed: required, because the outputs are not pixels")
+            rule = "must be recurrent_lm with --no-share-decoder-input-output-embed, because the outputs are not pixels"
+            raise ValueError(f"--arch={getattr(cfg, 'arch', None) or cfg._name}: {rule}")
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, **unused) -> None:

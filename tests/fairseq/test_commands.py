@@ -30,7 +30,11 @@ def override(overrides: str, *flags: str, arch: str = "cycle", as_namespace: boo
     words = ["data", "--path", "x.pt", "--model-overrides", overrides, *flags]
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     model = dict(_name=arch, encoder_layers=2)
-    saved = {"model": Namespace(arch=arch, encoder_layers=2) if as_namespace else model, "task": {"data": "x"}}
+    saved = {
+        "generation": {"beam": 5},
+        "model": Namespace(arch=arch, encoder_layers=2) if as_namespace else model,
+        "task": {"data": "x"},
+    }
     cfg = OmegaConf.create({}, **({"flags": {"allow_objects": True}} if as_namespace else {}))
     cfg.update(saved)
     checkpoint_utils.overwrite_args_by_name(cfg, {"data": "y", **literal(args.model_overrides)})
@@ -46,6 +50,8 @@ def test_an_override_of_no_option_is_rejected(as_namespace):
     for name in ("encoder_layer", "encoder_layers_to_keep", "signal_rank_divisor"):
         with pytest.raises(ValueError, match=f"^--model-overrides: {name}: not an option of cycle$"):
             override(f"{{'{name}': 3, 'encoder_layers': 3}}", as_namespace=as_namespace)
+    with pytest.raises(ValueError, match="^--model-overrides: beam: has no effect there: must be an option"):
+        override("{'beam': 3}", as_namespace=as_namespace)
     with pytest.raises(ValueError, match="^--model-overrides: draft_passes: was removed: run fewer passes, as with "):
         override("{'draft_passes': 3}", as_namespace=as_namespace)
     override("{'encoder_layers_to_keep': '0,1'}", arch="transformer", as_namespace=as_namespace)

@@ -75,6 +75,9 @@ def test_a_split_without_targets_is_rejected(trained, corpus, tmp_path, rejected
         (["--constraints"], "--constraints=ordered: not supported here"),
         (["--lm-path", "lm.pt"], "--lm-path=lm.pt: not supported here"),
         (["--score-reference"], "--score-reference=True: not supported here"),
+        (["--task", "pixel_classification"], "--task=pixel_classification: not supported here; use fairseq-validate"),
+        (["--results-path", "out"], "--results-path=out: not supported here"),
+        (["--num-shards", "2"], "--num-shards=2: not supported here"),
         (["--scoring", "bleu"], "--scoring=bleu: scores tokens"),
     ],
 )

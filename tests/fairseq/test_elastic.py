@@ -80,15 +80,21 @@ def test_the_criterion_takes_them(arch, criterion):
 
 @pytest.mark.parametrize("arch", [arch for arch in models.REPRESENTS if not is_elastic(arch)])
 def test_a_depth_range_is_rejected_for_models_without_a_shorter_form(arch):
-    reason = r"(needs a block that runs more than once|cannot run at depth 2).*\((encoder|decoder)\)"
-    with pytest.raises(ValueError, match=rf"--depth-range=2-4: .*{reason}"):
+    reason = r".*(needs a block that runs more than once|cannot run at depth 2).*\((encoder|decoder)\)"
+    if arch == "recurrent_lm":
+        reason = "needs a model that loops over depth"
+    with pytest.raises(ValueError, match=rf"--depth-range=2-4: {reason}"):
         criterion(arch, depth_range="2-4").training_depths(models.tiny(arch))
 
 
-def test_a_model_without_loops_is_rejected():
-    model = models.build("transformer_tiny", on=models.task_of("ringformer_base"))
-    with pytest.raises(ValueError, match="^--mixed-depth: needs a model that loops over depth$"):
-        criterion("ringformer_base", mixed_depth=True)(model, sample("ringformer_base"))
+@pytest.mark.parametrize(
+    ("arch", "flags", "task"),
+    [("transformer_tiny", (), "ringformer_base"), ("recurrent_lm", ("--decoder-layers", "1"), "recurrent_lm")],
+)
+def test_a_model_without_loops_over_depth_is_rejected(arch, flags, task):
+    model = models.build(arch, *flags, on=models.task_of(task))
+    with pytest.raises(ValueError, match="^--depth-range=1-2: needs a model that loops over depth$"):
+        criterion(task, depth_range="1-2")(model, sample(task))
 
 
 @pytest.mark.parametrize(
@@ -289,6 +295,11 @@ def test_every_symbol_of_an_adaptive_softmax_counts():
         torch.testing.assert_close(loss(model, {**batch, "target": target})[0], -scores[..., symbol].sum())
 
 
+def test_an_adaptive_softmax_is_summed_in_float32():
+    model = in_training("cycle_lm").half()
+    assert criterion("cycle_lm")(model, sample("cycle_lm"))[0].dtype == torch.float32
+
+
 @pytest.mark.parametrize("given", [{"label_smoothing": 0.1}, {"ignore_prefix_size": 2}], ids=str)
 def test_an_adaptive_softmax_has_a_plain_loss(given):
     ((name, value),) = given.items()
@@ -317,15 +328,13 @@ def test_pass_loss_is_the_mean_over_models_whose_decoder_ends_earlier(arch, flag
     expect_loss(criterion(arch, pass_loss=0.5), model, arch, expected, whole)
 
 
-def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth():
+@pytest.mark.parametrize("depth_range", ["3-6", None])
+def test_a_loop_with_injected_inputs_is_built_at_its_smallest_depth(depth_range, caplog):
     arch, loops = "ilr_small", ("--inject-embedding", "--inject-adapter", "--block-loops")
     once = models.options(arch, *models.tiny_flags(arch, *loops, "1"))
-    with pytest.raises(
-        ValueError, match=r"--inject-embedding: needs a layer that runs more than once, .*--depth-range"
-    ):
-        models.task_of(arch).build_model(once)
-    once.depth_range = "3-6"  # fairseq-train gives the model all options, and a checkpoint has them
+    once.depth_range = depth_range  # fairseq-train gives the model all options, and a checkpoint has them
     built, model = models.task_of(arch).build_model(once).double().eval(), models.tiny(arch, *loops, "2")
+    assert ("--inject-embedding: has no effect" in caplog.text) == (depth_range is None)
     built.load_state_dict(model.state_dict())
     assert loss_at(built, arch, {}) == loss_at(model, arch, {"decoder": 3})
 

@@ -226,7 +226,7 @@ def test_a_folder_with_both_validates_on_val_and_tests_on_test(tmp_path):
 
 
 def test_classes_cannot_share_the_matrix_of_pixels(images):
-    with pytest.raises(ValueError, match="--no-share-decoder-input-output-embed: required"):
+    with pytest.raises(ValueError, match="^--arch=recurrent_lm: must be recurrent_lm with --no-share-decoder-in"):
         models.build("recurrent_lm", *TINY[2:], on=pixels(images))
 
 

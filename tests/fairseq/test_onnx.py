@@ -1,5 +1,6 @@
 """Text models as ONNX: the tokens of fairseq's search, each tensor stored once, served without torch and fairseq."""
 
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -182,6 +183,22 @@ def test_a_folder_is_served_without_torch_and_fairseq(folder):
     assert [bool(answer) for answer in answers] == [True, False, True, False]  # an empty line has no translation
     for batch in (1, 2, 32):
         assert answers[:-1] == serve.Model(folder).translate(lines, beam=2, tokenized=True, batch=batch)
+
+
+def test_a_terminal_of_another_encoding_and_a_beam_of_all_symbols(folder, tmp_path):
+    """The output is UTF-8 whatever the locale is."""
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    about = (changed / "model.json").read_text(encoding="utf-8")
+    assert about.count('"K"') == 1
+    (changed / "model.json").write_text(about.replace('"K"', '"Ќ"'), encoding="utf-8")
+
+    def served(*flags: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, changed / "serve.py", changed, "--tokenized", *flags]
+        environment = {"PYTHONIOENCODING": "latin-1"}
+        return subprocess.run(command, input="c a t\n", capture_output=True, encoding="utf-8", env=environment)
+
+    assert served("--beam", "46").stdout == "Ќ AE T\n"
+    assert served("--beam", "47").stderr.endswith("error: --beam=47: must be <= 46, because there are 48 symbols\n")
 
 
 def test_raw_text_is_cut_into_pieces_and_joined_from_them(folder):

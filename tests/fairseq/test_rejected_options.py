@@ -72,7 +72,6 @@ BAD = {
         "--block-loops 0": "--block-loops=0: must be >= 1",
         "--block-loops 2 --reuse-map 1,2,1,1": "--block-loops=2: replaces --reuse-map=1,2,1,1: give only one of them",
         "--inject-embedding --reuse-map 4,2": "--reuse-map=4,2: has 2 entries, needs one for each of --decoder-layers",
-        "--inject-embedding --reuse-map 01,1,1,1": "--inject-embedding: needs a layer that runs more than once",
         "--inject-adapter": "--inject-adapter: needs --inject-embedding",
         "--position rope --decoder-embed-dim 36": "--position=rotary: needs an even head width, but .* is 9",
     },
