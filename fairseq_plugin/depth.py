@@ -32,8 +32,8 @@ from recurrence.analysis import depth_curve as curve
 
 LOWER_IS_BETTER = ("wer", "ter", "perplexity")
 # Options of fairseq-generate, with their defaults.
-UNSUPPORTED = dict(constraints=None, lm_path=None, replace_unk=None, score_reference=False, results_path=None)
-UNSUPPORTED |= dict(num_shards=1)
+UNSUPPORTED: dict[str, Any] = dict.fromkeys(("constraints", "lm_path", "replace_unk", "results_path"))
+UNSUPPORTED |= dict(score_reference=False, num_shards=1)
 
 
 def assignments(model: nn.Module, apart: bool) -> Iterator[curve.Setting]:

@@ -1,5 +1,7 @@
 """Builds the registered models with timm's own builder."""
 
+import logging
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from timm_plugin._config import DEPTH_OPTIONS
 from timm_plugin._model import ImageModel, checkpoint_filter_fn, forget_class_names
 from timm_plugin._removed import drop_removed
 
+logger = logging.getLogger(__name__)
 SOURCES = {"file", "url", "hf_hub_id", "state_dict"}  # of weights, in a pretrained configuration
 image_cfg = partial(deit_cfg, license=None)
 """A pretrained configuration in timm's form, by default with ImageNet's mean and std and 224 pixels."""
@@ -47,6 +50,7 @@ def create(
             raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
     saved = given.get("pretrained_model_args") or {}  # of a saved model, which timm has added to the given ones
     drop_removed(given, saved)
+    drop_training_depths(given, saved)
     if given.get("features_only"):
         preset = {name: value for name, value in preset.items() if name not in DEPTH_OPTIONS}
         for name in given.keys() & DEPTH_OPTIONS:
@@ -70,3 +74,15 @@ def create(
     if others or not pretrained or len(names) != getattr(built, "num_classes", None):
         forget_class_names(built)
     return built if dtype is None else built.to(dtype)
+
+
+def drop_training_depths(given: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """Takes the options of elastic depth that a saved model has brought out of those of a model of another depth.
+
+    They only steered its training, and may not fit the other depth; timm lets nobody set them to None.
+    """
+    if all(given.get(name) == saved.get(name) for name in ("depth", "loops", "order")):
+        return
+    for name in DEPTH_OPTIONS.keys() & saved.keys() & given.keys():
+        if given[name] == saved[name]:
+            logger.warning("%s=%s: left out, as it is that of the saved model at another depth", name, given.pop(name))

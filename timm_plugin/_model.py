@@ -118,11 +118,15 @@ class ImageModel(nn.Module):
     def depths(self) -> Sequence[int | None]:
         """How many passes each loop runs: what the update draws, outside training `passes`; None for all.
 
+        Without :meth:`set_deep_supervision`, a model that is meant to train at several depths at once runs all passes.
+
         Raises:
             RuntimeError: if that needs the number of the update, and it is not known.
         """
         if self.training:
-            return [depth.depth(self.num_updates) if depth.drawn else None for depth in self.training_depths]
+            draws = self.deep_supervision or not self.supervises_depths
+            drawn = [depth.drawn and draws for depth in self.training_depths]
+            return [depth.depth(self.num_updates) if draw else None for depth, draw in zip(self.training_depths, drawn)]
         return self.passes or [None] * len(self.training_depths)
 
     def may_idle(self) -> bool:
@@ -238,6 +242,10 @@ class ImageModel(nn.Module):
         chosen = list(zip(maps, prefix)) if with_prefix else maps
         return chosen if intermediates_only else (x, chosen)
 
+    def from_saved_size(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a saved model, whose images may have another size, for the size of this one."""
+        return state_dict
+
     def adapt(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Makes a state dict of another image size, or a published one, fit this model; called by every load."""
         return state_dict
@@ -288,4 +296,4 @@ def loop_groups(name: str, loop: Loop, start: int = 0) -> list[tuple[str, tuple[
 
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: ImageModel) -> dict[str, Tensor]:
     """timm's hook for pretrained weights; :meth:`ImageModel.adapt` does the rest."""
-    return state_dict.get("model", state_dict)
+    return model.from_saved_size(state_dict.get("model", state_dict))

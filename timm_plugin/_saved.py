@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 SIDE, CLASSES, CHANNELS, WORKERS, BATCH = 8192, 1_000_000, 1024, 256, 65_536  # the most
 LARGEST = 100_000  # whole number among a model's arguments
+LARGEST_SEED = 2**63 - 1
 LAYERS, MOST_LAYERS = ("depth", "depths", "layers", "loops"), 1000
 DEEPEST = 4  # lists within lists
 
@@ -51,11 +52,16 @@ def is_literal(value: Any, largest: float = math.inf, depth: int = 0) -> bool:
 def are_arguments(value: object) -> bool:
     """Whether it is a dictionary, or a list of pairs, of names and literals."""
     pairs = list(value.items()) if isinstance(value, dict) else value
-    if not (isinstance(pairs, list) and is_literal(pairs, LARGEST)):
+    if not (isinstance(pairs, list) and is_literal(pairs)):
         return False
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         return False
-    return all(is_literal(value, MOST_LAYERS) for name, value in pairs if name in LAYERS)
+    return all(is_literal(value, _largest(name)) for name, value in pairs)
+
+
+def _largest(name: str) -> int:
+    """The largest whole number that an argument of a model may have."""
+    return MOST_LAYERS if name in LAYERS else LARGEST_SEED if name.endswith("seed") else LARGEST
 
 
 def _numbers(value: object, most: float) -> bool:
@@ -89,7 +95,7 @@ OPTIONS = {
     "std": _COLOURS,
     "model_kwargs": Rule(
         are_arguments,
-        f"must be names and values of a model's arguments, none beyond {LARGEST}, or {MOST_LAYERS} layers",
+        f"must be names and values of a model's arguments, none but seeds beyond {LARGEST}, or {MOST_LAYERS} layers",
     ),
 }
 """All options that are read from a run, whoever reads them."""
@@ -135,17 +141,18 @@ def is_torchs(dataset: object) -> bool:
     return isinstance(dataset, str) and dataset.lower().startswith("torch/")
 
 
-def options_of(path: Path, saved: argparse.Namespace) -> argparse.Namespace:
+def options_of(path: Path, saved: argparse.Namespace, names: Collection[str] = OPTIONS.keys()) -> argparse.Namespace:
     """The options of a run that may be read, without those that were not given; these two are None: img_size, crop_pct.
 
     Args:
         path: of the checkpoint, for the error.
         saved: all of its options.
+        names: of those to read.
 
     Raises:
         ValueError: names the file, the option and the rule.
     """
-    given = {name: value for name, value in vars(saved).items() if name in OPTIONS and value is not None}
+    given = {name: value for name, value in vars(saved).items() if name in names and value is not None}
     for name, value in given.items():
         if not OPTIONS[name].holds(value):
             raise ValueError(f"{path}: {name}={str(value)[:100]!r}: {OPTIONS[name].text}")

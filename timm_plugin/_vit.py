@@ -299,7 +299,8 @@ class LoopedVisionTransformer(ImageModel):
         """Resamples tables of another image size, if they are of square images.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
-        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`.
+        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`, or save it
+        as a folder in timm's format, see :meth:`from_saved_size`.
         """
         for name in self.tables:
             theirs, own = state_dict.get(name), getattr(self, name)
@@ -308,6 +309,20 @@ class LoopedVisionTransformer(ImageModel):
             tokens = theirs.shape[1] - self.num_prefix_tokens
             if tokens >= 1 and math.isqrt(tokens) ** 2 == tokens:  # otherwise torch reports another shape
                 state_dict[name] = resample_table(theirs, self.patch_embed.grid_size, None, self.num_prefix_tokens)
+        return state_dict
+
+    def from_saved_size(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Resamples the tables of a folder in timm's format, which names the size of its images, square or not."""
+        size = getattr(self, "pretrained_model_args", {}).get("img_size")
+        if size is None:
+            return state_dict
+        grid, prefix = self.patch_embed.grid_size, self.num_prefix_tokens
+        patches = (side // count for side, count in zip(self.patch_embed.img_size, grid))
+        saved = tuple(side // patch for side, patch in zip(to_2tuple(size), patches))
+        for name in self.tables if saved != grid else ():
+            theirs = state_dict.get(name)
+            if theirs is not None and theirs.dim() == 3 and theirs.shape[1] == prefix + math.prod(saved):
+                state_dict[name] = resample_table(theirs, grid, saved, prefix)
         return state_dict
 
 

@@ -5,7 +5,7 @@ Usage::
     python -m timm_plugin.accuracy RUN
 
 The images are those of the training's --val-split, preprocessed as in the training, on its --device or, if this machine
-has none of that type, on the CPU.
+does not have it, on another of that type or the CPU.
 """
 
 import argparse
@@ -35,11 +35,12 @@ def measured(run: Path) -> dict[str, float]:
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():
         raise ValueError(f"RUN={run}: has no last.pth.tar")
-    model = load(checkpoint)
     args = options_in(checkpoint)
+    model = load(checkpoint)
     args.distributed = False  # as the training may have been
     try:
-        device = torch.device(args.device if has_device(args.device) else "cpu")
+        devices = args.device, args.device.partition(":")[0], "cpu"
+        device = torch.device(next(filter(has_device, devices)))
         *sets, classes = datasets(args)
         if rule := broken_rule(model, classes):
             raise ValueError(f"RUN={run}: its images {rule}")

@@ -11,12 +11,13 @@ from torch import nn
 from recurrence.errors import misfit
 from recurrence.files import read_json, require_plain
 from timm_plugin._compat import load_checkpoint_metadata
-from timm_plugin._config import near
+from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin._saved import OPTIONS, is_whole, options_of, require_held, require_held_tensors
 
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
+OF_IMAGES = {"data", "dataset", "train_split", "val_split"}
 # What parts of a trainer's checkpoint are; "model" and those with "ema" hold weights, too.
 PARTS = {
     **dict.fromkeys(["state_dict", "state_dict_ema", "model", "model_ema", "optimizer", "amp_scaler", "saver"], dict),
@@ -45,7 +46,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     if path.is_dir():
         return _from_folder(path, name, kwargs)
     metadata = metadata_of(path)
-    options = options_of(path, metadata.get("args", argparse.Namespace()))
+    options = options_of(path, metadata.get("args", argparse.Namespace()), OPTIONS.keys() - OF_IMAGES)
     if name is None and timm.is_model(str(metadata.get("arch"))):
         name = metadata["arch"]
     if name is None:
@@ -167,7 +168,8 @@ def trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     Not the files or addresses from which a fine-tuning took its first weights, and none that only steered the training.
     """
     named = dict(getattr(args, "model_kwargs", {}))
-    left_out = {argument for argument in named if names_source(argument) or argument in OF_TRAINING}
+    steering = OF_TRAINING.keys() | DEPTH_OPTIONS
+    left_out = {argument for argument in named if names_source(argument) or argument in steering}
     kwargs = {argument: value for argument, value in named.items() if argument not in left_out}
     given = [(argument, getattr(args, option, None)) for argument, option in OF_MODEL.items()]
     overlay = named.get("pretrained_cfg_overlay") or {}  # may give the preprocessing, besides a file

@@ -19,7 +19,12 @@ def export(model: nn.Module, int8: bool = False) -> onnx.ModelProto:
     Args:
         model: as :func:`timm_plugin.checkpoints.load` returns it.
         int8: whether the weights of matrix products and convolutions are stored in eight bits.
+
+    Raises:
+        ValueError: SReT permutes at random.
     """
+    if getattr(getattr(model, "config", None), "inference_permutation", None) == "random":
+        raise ValueError("inference_permutation='random': a file of ONNX draws nothing; must be 'fixed'")
     known = about(model)
     made = export_module(
         model.float(),

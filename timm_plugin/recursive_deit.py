@@ -102,7 +102,8 @@ class RecursiveDeiTConfig(RecursiveConfig):
             return found
         if tuple(blocks) != (self.depth,):
             rule = "has a projection after each run of the stack, which no stack that runs once has"
-            raise ValueError(f"loop_order='external': with nll=True {rule}; leave the rows half, narrow and deep out")
+            left = f"leave out the rows that do not have {self.depth} blocks: narrow, deep and, unless loops=2, half"
+            raise ValueError(f"loop_order='external': with nll=True {rule}; {left}")
         return {**found, "loop_order": self.loop_order}
 
 

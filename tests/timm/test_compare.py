@@ -68,7 +68,7 @@ def test_a_projection_after_each_run_of_the_stack_follows_its_one_run():
     projections = [[own.projection is not None for own in each.loop.own] for each in (model, once)]
     assert projections == [[False, True] * 3, [False, True]]
     assert count.stored(once) < count.stored(model)
-    with pytest.raises(ValueError, match="'external': with nll=True .*; leave the rows half, narrow and deep out"):
+    with pytest.raises(ValueError, match="'external': with nll=True .*; leave out the rows that do not have . blocks"):
         model.config.unshared([6])
 
 

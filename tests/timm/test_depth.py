@@ -87,6 +87,21 @@ def test_an_order_is_kept_without_metadata(before, after, loops, tmp_path):
     assert torch.equal(found(x), expected(x))
 
 
+@pytest.mark.parametrize(
+    ("name", "trained", "other"),
+    [
+        ("uit", dict(depth=4, depth_range=(1, 4)), dict(depth=2)),
+        ("recursive_deit_tiny", dict(loops=3, depth_range=(3, 9)), dict(loops=1)),
+        ("sret_t", dict(mixed_depth=True), dict(loops=1)),
+    ],
+)
+def test_a_saved_model_is_loaded_at_depths_that_its_training_could_not_have_drawn(name, trained, other, tmp_path):
+    model = vision.small(name, **trained)
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
+    same, shorter = (timm.create_model(f"local-dir:{tmp_path}", pretrained=True, **more) for more in ({}, other))
+    assert [bool(built.config.depth_range or built.config.mixed_depth) for built in (same, shorter)] == [True, False]
+
+
 def test_a_pruned_model_keeps_the_levels_of_all_passes():
     whole, pruned = vision.small("uit"), vision.small("uit")
     pruned.prune_intermediate_layers([1], prune_head=False)

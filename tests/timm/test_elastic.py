@@ -143,6 +143,13 @@ def test_only_the_models_named_so_train_at_two_depths_by_default():
     assert {name for name in vision.MODELS if vision.fresh(name).config.mixed_depth} == set(MIXED)
 
 
+def test_without_deep_supervision_all_passes_are_trained():
+    """As timm's scripts do, which tell no model the number of the update."""
+    with pytest.warns(UserWarning, match="^mixed_depth=True: without timm_plugin.task.DeepSupervisionTask"):
+        model = vision.small("ringformer_vit", depth=4, mixed_depth=True, depth_range=(1, 3)).train()
+    assert model.depths() == [None]
+
+
 @vision.every_registered_structure
 def test_both_depths_are_trained_or_the_option_is_rejected(structure):
     if vision.depth_option(structure) is None:

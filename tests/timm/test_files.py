@@ -22,6 +22,7 @@ from tests.support.image_training import checkpoint, flags
 from timm_plugin import accuracy, checkpoints, convert, depth
 from timm_plugin import train as train_image
 from timm_plugin._saved import OPTIONS, options_of
+from timm_plugin.checkpoints import OF_IMAGES
 from timm_plugin.training.files import record
 
 OWNER = "recurrence/files.py"
@@ -383,6 +384,8 @@ HOSTILE = {
         {3: 4},
         [("depth",)],
         {"drop_rate": float("inf")},
+        {"embed_dim": 100_001},
+        {"permutation_seed": 2**63},
         5,
     ],
     **dict.fromkeys(["train_split", "val_split", "device", "interpolation", "gp"], [3, ["x"]]),
@@ -397,9 +400,15 @@ def test_every_option_that_may_be_read_is_tried():
 def test_options_of_a_run_have_types_and_bounds(folder, rejected, option):
     for value in HOSTILE[option]:
         path = saved(folder, args=argparse.Namespace(**{option: value}))
-        for main, words in ((accuracy.main, [folder]), (convert.main, ["unshare", path, folder / "new"])):
+        commands = [(accuracy.main, [folder]), (convert.main, ["unshare", path, folder / "new"])]
+        for main, words in commands[:1] if option in OF_IMAGES else commands:
             error = rejected(main, *words).strip().splitlines()[-1]
             assert f"error: {path}: {option}={str(value)[:100]!r}: {OPTIONS[option].text}" in error
+
+
+def test_a_seed_may_be_large(folder):
+    given = argparse.Namespace(model_kwargs=[("permutation_seed", 20_240_101), ("depth_seed", 2**63 - 1)])
+    assert options_of(folder, given).model_kwargs == given.model_kwargs
 
 
 def test_only_listed_options_are_read(folder):

@@ -64,6 +64,11 @@ def test_timms_own_model_without_patches_becomes_a_file_too():
     torch.testing.assert_close(run(export(model), images), model(images), rtol=1e-4, atol=1e-5)
 
 
+def test_a_random_permutation_is_rejected():
+    with pytest.raises(ValueError, match="^inference_permutation='random': a file of ONNX draws nothing"):
+        export(vision.small("sret_t", inference_permutation="random"))
+
+
 def test_images_have_the_models_channels_and_size():
     assert about(vision.fresh("uit", in_chans=4, img_size=(32, 64)))["input_size"] == (4, 32, 64)
 

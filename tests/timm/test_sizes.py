@@ -113,6 +113,16 @@ def test_a_table_of_images_that_are_not_square_is_loaded_at_its_size():
     torch.testing.assert_close(model.pos_embed.detach(), expected.detach())
 
 
+@pytest.mark.parametrize(("name", "size"), [("recursive_deit_tiny", (16, 64)), ("uit", (16, 48))])
+def test_a_folder_names_the_size_of_images_that_are_not_square(name, size, tmp_path):
+    wide = vision.small(name, img_size=size)
+    timm.models.save_for_hf(wide, tmp_path, safe_serialization=True)
+    model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=32)
+    wide.set_input_size(32)
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, wide.state_dict()[key].to(tensor))
+
+
 @pytest.mark.parametrize("kinds", [("sret_t", "recursive_deit_tiny"), ("recursive_deit_tiny", "sret, class token")])
 def test_positions_of_another_kind_of_model_are_reported_by_torch(kinds):
     for used, trained in (kinds, kinds[::-1]):

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import struct
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from tests.support import cli
 from tests.support.image_training import MODEL, SMALL, TEACHER, flags
 from timm_plugin import train
-from timm_plugin.training import data, options
+from timm_plugin.training import build, data, options
 
 UIT = ["--model", "uit", "--model-kwargs", *SMALL]
 WEIGHTS = str(cli.REPOSITORY / "timm_plugin" / "weights" / "sret_nano.cifar10.safetensors")
@@ -76,6 +77,11 @@ REJECTED = {
     "--pass-loss 0.5: must not be given with --teacher": [*UIT, "pass_loss=0.5", *TEACHER],
     "--teacher vit_tiny_patch16_224: must not be given with uit": [*UIT, "--mixed-depth", *TEACHER],
     "--teacher sret_nano: its weights are for 10 classes, the images have 3: needs": ["--teacher", "sret_nano"],
+    "--workers 300: must be a whole number in 0 .. 256": ["--workers", "300"],
+    "none but seeds beyond 100000, or 1000 layers": ["--model-kwargs", "depth=1001"],
+    "--model-kwargs pretrained_cfg_overlay={file: x}: must be a dictionary: put the whole argument in quotes": [
+        *("--model-kwargs", "pretrained_cfg_overlay={file: x}"),
+    ],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
     "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],
     "dim should be divisible by num_heads": ["--model-kwargs", "num_heads=5"],
@@ -162,6 +168,23 @@ def test_the_classes_of_sets_of_torchvision_are_those_of_their_labels(images, tm
     training, _, classes = data.datasets(args)
     assert len(classes) == 3
     assert {label for _, label in training} == {0, 1, 2}
+
+
+def test_grey_images_of_sets_of_torchvision_are_read_in_colour(tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split in ("train", "t10k"):
+        pixels, labels = bytes(range(64)) * 20, bytes(range(10)) * 2
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, 20, 8, 8) + pixels)
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, 20) + labels)
+    more = ("--dataset", "torch/mnist", "--batch-size", "4", "--workers", "0")
+    args = options.parser("").parse_args(flags(tmp_path, tmp_path / "run", *more))
+    args.distributed, args.num_classes = False, 10
+    *sets, classes = data.datasets(args)
+    assert len(classes) == 10
+    for loader in data.make_loaders(args, build.build("model", args, num_classes=10), sets, torch.device("cpu")):
+        images, _ = next(iter(loader))
+        assert images.shape == (4, 3, 16, 16)
 
 
 def test_a_split_without_images_is_named(images, tmp_path, rejected):

@@ -34,6 +34,10 @@ def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
         OptionError: the constructor rejects an argument, or the weights or the images do not fit the model.
     """
     name, kwargs = getattr(args, option), dict(getattr(args, f"{option}_kwargs"))
+    overlay = kwargs.get("pretrained_cfg_overlay", {})
+    if not isinstance(overlay, dict):
+        rule = "must be a dictionary: put the whole argument in quotes, as \"pretrained_cfg_overlay={'file': 'FILE'}\""
+        reject(f"{option}_kwargs", f"pretrained_cfg_overlay={overlay}", rule)
     if option == "model":
         kwargs |= {key: value for key in DEPTH if (value := getattr(args, key)) is not None and value is not False}
         if args.depth_range:

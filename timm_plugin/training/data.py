@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from PIL import Image
 from timm import data
 from timm.data.transforms import str_to_interp_mode
 from torch import nn
@@ -77,6 +78,15 @@ def with_torchvision(args: argparse.Namespace, from_timm: transforms.Compose, co
     return transforms.Compose(steps)
 
 
+def in_colour(args: argparse.Namespace, transform: transforms.Compose) -> transforms.Compose:
+    """Transforms that begin with RGB for sets of torchvision; timm's own readers convert their images."""
+    return transforms.Compose([_to_rgb, transform]) if args.dataset else transform
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
 def augmentation(args: argparse.Namespace) -> dict[str, object]:
     """timm's augmentation of training images, as arguments of its `create_loader`."""
     trivial = args.aa == TRIVIAL
@@ -108,13 +118,15 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
         reject("aug_repeats", args.aug_repeats, "must be 0 without torchrun; timm repeats across processes only")
     settings = _loading(args, model, device)
     training = data.create_loader(sets[0], is_training=True, **augmentation(args), **settings)
-    sets[0].transform = with_torchvision(args, sets[0].transform, settings)
+    sets[0].transform = in_colour(args, with_torchvision(args, sets[0].transform, settings))
     return [training, evaluation_loader(args, model, sets[1], device)]
 
 
 def evaluation_loader(args: argparse.Namespace, model: nn.Module, images: Dataset, device: torch.device) -> Iterable:
     """timm's loader for evaluation; it needs no options of a training but those of :func:`_loading`."""
-    return data.create_loader(images, **_loading(args, model, device))
+    loader = data.create_loader(images, **_loading(args, model, device))
+    images.transform = in_colour(args, images.transform)
+    return loader
 
 
 def _loading(args: argparse.Namespace, model: nn.Module, device: torch.device) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from recurrence.removed import reject_options
 from timm_plugin import MODELS
 from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
-from timm_plugin._saved import is_torchs
+from timm_plugin._saved import OPTIONS, is_torchs
 from timm_plugin.checkpoints import is_registered
 from timm_plugin.training.user_module import add_user_module
 
@@ -246,6 +246,9 @@ def check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not holds(value):
             reject(name, value, rule + HINTS.get(name, lambda _: "")(value))
+    for name, readable in OPTIONS.items():  # from the run, once it is over
+        if (value := getattr(args, name, None)) is not None and not readable.holds(value):
+            reject(name, value, readable.text)
     for name in ("model_kwargs", "teacher_kwargs"):
         given = dict(getattr(args, name))
         if "img_size" in given:
