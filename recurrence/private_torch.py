@@ -64,7 +64,8 @@ def attention_kernels(q: Tensor) -> AbstractContextManager:
 
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
-    # sdpa_kernel, which sets all kernels, takes as long as launching four of them
+    # sdpa_kernel, which sets all kernels, takes as long as launching four of them. Like it, this sets a flag of the
+    # whole process, which threads must not do at the same time.
     allowed = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
