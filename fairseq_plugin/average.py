@@ -5,8 +5,8 @@ Usage::
     python -m fairseq_plugin.average --inputs checkpoint4.pt checkpoint5.pt --output average.pt
     python -m fairseq_plugin.average --inputs checkpoints --num-epoch-checkpoints 5 --output average.pt
 
-Replaces fairseq's ``scripts/average_checkpoints.py``, which is not in its wheel, with the same options. Everything
-except the parameters comes from the first file; the optimizer's state is left out.
+Replaces ``scripts/average_checkpoints.py`` of fairseq 0.12.2, which is not in its wheel, with the same options.
+Everything except the parameters comes from the first file; the optimizer's state is left out.
 """
 
 import argparse

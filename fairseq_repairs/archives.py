@@ -1,6 +1,7 @@
 """Archives of models: unpacked into a folder of their own, which leaves everything else as it is."""
 
 import itertools
+import lzma
 import os
 import shutil
 import tarfile
@@ -56,7 +57,7 @@ def _unpack(archive: str, folder: str) -> str:
             if any(size > most for size in itertools.accumulate(member.size for member in members)):
                 raise ValueError(f"{archive}: must unpack to <= {most:,} bytes")
             members.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{archive}: must be an archive whose names stay within it: {error}") from error
     names = os.listdir(folder)
     only = os.path.join(folder, names[0]) if len(names) == 1 else folder

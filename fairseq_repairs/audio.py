@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data.audio import audio_utils, speech_to_text_dataset
-from fairseq.models.speech_to_text.hub_interface import S2THubInterface
+from fairseq.data.audio import audio_utils, speech_to_speech_dataset, speech_to_text_dataset, text_to_speech_dataset
+from fairseq.models.speech_to_text import hub_interface
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
@@ -20,7 +20,8 @@ from fairseq_repairs.replace import before, instead
 
 logger = logging.getLogger(__name__)
 
-STREAMED = 0xFFFFFF00  # a WAV header with at least this size was written before the length was known
+STREAMED = 0x7FFF0000  # a WAV header with at least this size was written before the length was known
+DATASETS = speech_to_text_dataset, speech_to_speech_dataset, text_to_speech_dataset
 WARNED: set[int] = set()  # rates
 COLUMNS = ("id", "audio", "n_frames", "tgt_text")  # of a list of utterances; others may be missing
 UNREADABLE = (AssertionError, EOFError, IndexError, OSError, RuntimeError, ValueError)
@@ -58,6 +59,7 @@ def torchaudio_works() -> bool:
     return True
 
 
+@instead(hub_interface, "convert_wav")
 @instead(audio_utils, "convert_waveform")
 def convert_without_torchaudio(
     convert: Callable,
@@ -118,7 +120,7 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
     return np.stack(frames) if frames else np.zeros((0, n_bins), dtype=np.float32)
 
 
-@instead(S2THubInterface, "get_model_input")
+@instead(hub_interface.S2THubInterface, "get_model_input")
 def read_files_in_hub_interface(
     read: Callable, kind: type, task: speech_to_text.SpeechToTextTask, audio: str | Tensor
 ) -> dict[str, Any]:
@@ -138,7 +140,7 @@ class AudioError(ValueError, OSError):
     """A file that cannot be read as speech; fairseq raises either error."""
 
 
-@instead((audio_utils, speech_to_text_dataset, speech_to_text), "get_features_or_waveform")
+@instead((audio_utils, *DATASETS, speech_to_text), "get_features_or_waveform")
 def reject_bad_audio(
     read: Callable, path: str, need_waveform: bool = False, use_sample_rate: int | None = None, *args, **kwargs
 ) -> np.ndarray:
@@ -196,10 +198,13 @@ def _check_rate(path: str, expected: int) -> None:
 
 def _rate(path: str) -> int | None:
     """Samples per second of an audio file or a part of a stored zip; None for features."""
+    name, place = audio_utils.parse_path(path)
+    file: Any = name
+    if place:
+        data = audio_utils.read_from_stored_zip(name, *place)
+        file = io.BytesIO(data) if audio_utils.is_sf_audio_data(data) else None
+    if file is None or name.endswith(".npy"):
+        return None
     import soundfile
 
-    name, place = audio_utils.parse_path(path)
-    if not place:
-        return None if name.endswith(".npy") else soundfile.info(name).samplerate
-    data = audio_utils.read_from_stored_zip(name, *place)
-    return soundfile.info(io.BytesIO(data)).samplerate if audio_utils.is_sf_audio_data(data) else None
+    return soundfile.info(file).samplerate

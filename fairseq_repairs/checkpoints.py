@@ -112,7 +112,8 @@ def allow_broadcast_types(broadcast: Callable, *args, **kwargs) -> Any:
 
     `BROADCAST_TYPES` are allowed while such a message is read, but not in files.
     """
-    with torch.serialization.safe_globals(list(BROADCAST_TYPES)):
+    allowed = torch.serialization.get_safe_globals()  # which would be forbidden afterwards
+    with torch.serialization.safe_globals([kind for kind in BROADCAST_TYPES if kind not in allowed]):
         return broadcast(*args, **kwargs)
 
 
@@ -133,6 +134,17 @@ def receive_marks(put: Callable, received: Any, tensors: list) -> Any:
         found = collections.OrderedDict(found)
         setattr(found, MARKS, found.pop(MARKS))
     return found
+
+
+@instead(checkpoint_utils, "load_ema_from_checkpoint")
+def name_missing_average(load: Callable, path: str) -> Any:
+    """Says that the checkpoint of `--ema-seed-model` has no average; fairseq says only "KeyError: 'ema'"."""
+    try:
+        return load(path)
+    except KeyError as error:
+        if error.args != ("ema",):
+            raise
+        raise CheckpointError(f"{path}: has no average: must be of a training with --store-ema") from None
 
 
 @instead(checkpoint_utils, "load_checkpoint_to_cpu", "load_ema_from_checkpoint")
@@ -257,6 +269,11 @@ def _explained(path: str | Path) -> Iterator[None]:
             "nothing in it was run. Reading an untrusted file can run any code, so do not load this one unless you "
             "know why that name is there."
         ) from None
+    except ValueError as error:  # of a damaged file, or of an option
+        wrong = damage(path) if os.path.isfile(path) else None
+        if wrong is None and not isinstance(error, UnicodeDecodeError):
+            raise
+        raise CheckpointError(f"{path}: not an intact checkpoint: {wrong or error}") from None
     except (AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError) as error:
         wrong = damage(path) if isinstance(error, EOFError | RuntimeError) else None
         if wrong is not None:

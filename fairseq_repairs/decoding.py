@@ -1,6 +1,5 @@
 """Search: n-gram blocking, diverse beams, limits on the length, an encoder without a removed fast path."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor, nn
 
-from fairseq_repairs.replace import after, at_once, before, instead
+from fairseq_repairs.replace import after, at_once, before
 
 # Whether the length of a source includes its end, as in fairseq's main branch.
 COUNTS_END = "src_lengths" in SequenceGenerator._generate.__code__.co_consts
@@ -59,9 +58,8 @@ def block_repeated_ngrams() -> None:
         NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
 
 
-@instead(DiverseBeamSearch, "step")
 def keep_overlaps_of_each_sentence(
-    advance: Callable, search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
+    search: DiverseBeamSearch, step: int, lprobs, scores, prefixes=None, sentences: Any = None
 ) -> Any:
     """Lets `--diverse-beam-groups` look up what the groups of a sentence share by its place in the batch.
 
@@ -71,7 +69,32 @@ def keep_overlaps_of_each_sentence(
         search.sentences = sentences
     elif sentences is not None:
         sentences = (sentences[:, None] == search.sentences).int().argmax(1)
-    return advance(search, step, lprobs, scores, prefixes, sentences)
+    return type(search).step(search, step, lprobs, scores, prefixes, sentences)
+
+
+def match_words_of_source(search: LengthConstrainedBeamSearch, step: int, lprobs: Tensor, *args, **kwargs) -> Any:
+    """Lets `--match-source-len` give as many words as the source has, in every hypothesis.
+
+    fairseq's main branch gives one more, for the end of the source; and where a longer sentence is in the batch, some
+    hypotheses miss their end and continue.
+    """
+    if COUNTS_END:
+        search.src_lengths = search.src_lengths - 1
+    last = step >= search.max_len_a * search.src_lengths + search.max_len_b
+    lprobs[last] += UNLIKELY  # fairseq then makes the end certain
+    return type(search).step(search, step, lprobs, *args, **kwargs)
+
+
+STEPS = {DiverseBeamSearch: keep_overlaps_of_each_sentence, LengthConstrainedBeamSearch: match_words_of_source}
+
+
+@before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
+def repair_steps(generator: SequenceGenerator, *args, **kwargs) -> None:
+    """Replaces a search's method `step`, in the object, because TorchScript compiles that of the class."""
+    search = generator.search
+    for kind, step in STEPS.items():
+        if isinstance(search, kind):
+            search.step = partial(step, search)
 
 
 @before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
@@ -99,19 +122,6 @@ def _prefix_tokens(
         ended = prefix_tokens[:, step].eq(search.pad).repeat_interleave(beam)
         forced[0][ended, search.eos] = float("-inf")
     return forced
-
-
-@before(LengthConstrainedBeamSearch, "step")
-def match_words_of_source(search: LengthConstrainedBeamSearch, step: int, lprobs: Tensor, *args, **kwargs) -> None:
-    """Lets `--match-source-len` give as many words as the source has, in every hypothesis.
-
-    fairseq's main branch gives one more, for the end of the source; and where a longer sentence is in the batch, some
-    hypotheses miss their end and continue.
-    """
-    if COUNTS_END:
-        search.src_lengths = search.src_lengths - 1
-    last = step >= search.max_len_a * search.src_lengths + search.max_len_b
-    lprobs[last] += UNLIKELY  # fairseq then makes the end certain
 
 
 @before(LexicallyConstrainedBeamSearch, "init_constraints")

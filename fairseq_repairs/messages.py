@@ -143,6 +143,8 @@ def name_nonfinite_updates(step: Callable, trainer: Trainer, *args, **kwargs) ->
     try:
         return step(trainer, *args, **kwargs)
     except (FloatingPointError, StopIteration) as error:
+        if "inconsistent between workers" in f"{error} {error.__context__}":
+            raise
         raise FloatingPointError(
             f"update {trainer.get_num_updates() + 1}: the loss or a gradient is no longer a finite number: lower --lr "
             f"or set --clip-norm ({error.__context__ or error})"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
@@ -74,7 +75,7 @@ def gather_statistics_on_cpu(all_gather_list: Callable, data: Any, group: Any = 
     if torch.distributed.get_backend(group) != "gloo":
         return all_gather_list(data, group, max_size)
     gathered = [None] * torch.distributed.get_world_size(group)
-    torch.distributed.all_gather_object(gathered, data, group=group)
+    torch.distributed.all_gather_object(gathered, utils.move_to_cpu(data), group=group)  # as fairseq does
     return gathered
 
 

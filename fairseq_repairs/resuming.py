@@ -90,6 +90,8 @@ def agree_on_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **passthroug
         return load(cfg, trainer, **passthrough)
     last = os.path.join(cfg.save_dir, f"checkpoint_last{trainer.checkpoint_suffix}.pt")
     beside = [str(path) for path in Path(cfg.save_dir).glob("checkpoint*.pt")]
+    if cfg.load_checkpoint_on_all_dp_ranks and os.environ.get(PERMISSION) != "newest":
+        beside = []  # each rank reads its own file, and only that
     starts = cfg.finetune_from_model, getattr(cfg, "continue_once", None)  # fairseq 0.12.2 lacks the latter
     paths = [last, cfg.restore_file, *beside, *filter(None, starts)]
     with _agreed(trainer, [path for path in paths if not PathManager.path_requires_pathmanager(path)]):
@@ -130,8 +132,11 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
 
 
 def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
-    """Returns rank 0's answer on every rank, or raises its ValueError on every rank."""
-    if trainer.data_parallel_world_size == 1:
+    """Returns rank 0's answer on every rank, or raises its ValueError on every rank.
+
+    With a suffix, as of experts and shards, each rank has a file of its own; and no TPU can broadcast.
+    """
+    if trainer.data_parallel_world_size == 1 or trainer.checkpoint_suffix or trainer.tpu:
         return ask()
     answer, rejection = None, None
     if trainer.data_parallel_rank == 0:
@@ -191,6 +196,21 @@ def restore_patience(
     """
     if extra is not None and not reset_optimizer and not reset_meters:
         _early_stop().update(extra.get(EARLY_STOP, {}))
+
+
+@after(Trainer, "load_checkpoint")
+def begin_time_anew(
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer=False,
+    *args,
+    reset_meters=False,
+    **kwargs,
+) -> None:
+    """Counts the time for `--stop-time-hours` of a fine-tuning from 0; fairseq goes on from that of the first model."""
+    if reset_optimizer and reset_meters:
+        trainer._previous_training_time = 0
 
 
 @after(Trainer, "state_dict")

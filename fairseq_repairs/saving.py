@@ -76,5 +76,6 @@ def _write_error(error: OSError, path: str) -> OSError:
 
 def newest_intact(folder: Path) -> Path | None:
     """The newest intact checkpoint of a folder; None if there is none."""
-    found = sorted(folder.glob("checkpoint*.pt"), key=os.path.getmtime, reverse=True)
+    files = filter(Path.is_file, folder.glob("checkpoint*.pt"))  # no links to files that are gone
+    found = sorted(files, key=os.path.getmtime, reverse=True)
     return next((path for path in found if damage(path) is None), None)

@@ -13,21 +13,32 @@ from torch import Tensor, nn
 from fairseq_repairs.replace import after, instead
 
 MOST = 1 << 28  # numbers in tables that a checkpoint does not hold, such as positions
-LOADED: list[str] = []  # path of the checkpoint that was loaded last
+PACKAGES = {"fairseq"}  # whose models are checked: code of others may keep what it computes without memory
+LOADED: list[str] = []  # paths of the checkpoints, such as shards, that were loaded since a model was built
 
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
 def note_path(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
-    """Notes the checkpoint whose model is built next."""
-    LOADED[:] = [str(path)]
+    """Notes a checkpoint of the model that is built next."""
+    LOADED.append(str(path))
 
 
 @instead(models, "build_model")
 def require_held_model(build: Callable, cfg: Any, task: Any, from_checkpoint: bool = False) -> nn.Module:
     """Rejects a checkpoint whose options describe a larger model than its weights; fairseq allocates it first."""
-    if from_checkpoint and LOADED and os.path.isfile(path := LOADED[0]):
-        require_held(lambda: build(copy.deepcopy(cfg), task, from_checkpoint), os.path.getsize(path), path)
+    files = [path for path in LOADED if os.path.isfile(path)]
+    LOADED.clear()
+    if from_checkpoint and files and _package_of(cfg) in PACKAGES:
+        most = sum(map(os.path.getsize, files))
+        require_held(lambda: build(copy.deepcopy(cfg), task, from_checkpoint), most, files[-1])
     return build(cfg, task, from_checkpoint)
+
+
+def _package_of(cfg: Any) -> str:
+    """The package of the model's class; empty if there is no such model."""
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    kind = models.ARCH_MODEL_REGISTRY.get(name) or models.MODEL_REGISTRY.get(name)
+    return kind.__module__.partition(".")[0] if kind else ""
 
 
 def require_held(build: Callable[[], nn.Module], most: int, path: Any) -> None:

@@ -77,6 +77,18 @@ def test_ranks_that_read_their_own_files_stop_if_one_has_none(corpus, two, tmp_p
     assert all("--load-checkpoint-on-all-dp-ranks: " in one.last_line for one in ended)
 
 
+def test_ranks_that_read_their_own_files_need_only_those(corpus, two, tmp_path):
+    """Rank 0 alone has saved others."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy(two / "checkpoint_last.pt", folder)
+    shutil.copy(two / "checkpoint_last.pt", folders[0] / "checkpoint_1_3.pt")
+    ended = warm.run(*ranks(corpus, folders, "--max-update", "5", "--load-checkpoint-on-all-dp-ranks"))
+    assert [one.status for one in ended] == [0, 0], [one.log[-1000:] for one in ended]
+    assert updates(folders[0]) == 5
+
+
 def test_a_truncated_checkpoint_stops_all_ranks_with_one_line(corpus, two, tmp_path):
     data = (two / "checkpoint_last.pt").read_bytes()
     (tmp_path / "checkpoint_last.pt").write_bytes(data[: len(data) // 2])

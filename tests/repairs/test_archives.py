@@ -95,11 +95,12 @@ def test_an_archive_that_unpacks_without_measure_is_not_unpacked(tmp_path):
         file_utils.load_archive_file(str(path))
 
 
-@pytest.mark.parametrize("kind", ["pipe", "cut"])
+@pytest.mark.parametrize("kind", ["pipe", "cut", "changed"])
 def test_an_archive_that_cannot_be_read_is_named(kind, tmp_path):
-    path = write(tmp_path / "one.tar.gz", *(f"model/{number}" for number in range(100)))
-    data = path.read_bytes()
+    path = write(tmp_path / "one.tar.xz", *(f"model/{number}" for number in range(1000)))
+    data = bytearray(path.read_bytes())
     path.unlink()
-    os.mkfifo(path) if kind == "pipe" else path.write_bytes(data[: len(data) // 2])
+    data[len(data) // 3] ^= 255
+    os.mkfifo(path) if kind == "pipe" else path.write_bytes(data[: len(data) // 2] if kind == "cut" else data)
     with pytest.raises(ValueError, match=f"^{path}: must be a"):
         file_utils.load_archive_file(str(path))

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -90,6 +91,23 @@ def test_features_of_a_file_are_the_same_wherever_they_are(tmp_path):
         np.testing.assert_array_equal(found, expected)
     waveform = audio_utils.get_features_or_waveform(str(places[0]), need_waveform=True, use_sample_rate=8000)
     assert waveform.shape == (4000,)
+
+
+def test_a_length_that_sox_did_not_know_is_no_truncation(tmp_path):
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, tone(440, 1.0, 16000), 16000)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"data" + (32_000).to_bytes(4, "little"), b"data" + 0x7FFFF000.to_bytes(4, "little")))
+    assert path.read_bytes() != data
+    assert audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000).shape == (98, 80)
+
+
+def test_stored_features_need_no_soundfile(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    np.save(tmp_path / "features.npy", np.ones((5, 80), dtype=np.float32))
+    (place,) = stored_zip(tmp_path / "features.zip", [tmp_path / "features.npy"])
+    for path in (tmp_path / "features.npy", place):
+        assert audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000).shape == (5, 80)
 
 
 @pytest.mark.parametrize(("file", "data"), [("text.wav", b"RIFF is how a WAV begins"), ("cut.npy", b"\x93NUMPY\x01")])

@@ -5,6 +5,7 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
+from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_repairs import resuming
+from fairseq_repairs import checkpoints, resuming, sizes
 from fairseq_repairs.checkpoints import load_safely, restore_task_state
 from fairseq_repairs.replace import copies_of
 from tests.support import cli, upstream
@@ -57,6 +59,48 @@ def test_types_of_a_broadcast_are_not_allowed_in_files(tmp_path):
     torch.save({"cfg": convert_namespace_to_omegaconf(upstream.arguments("transformer"))}, path)
     with pytest.raises(pickle.UnpicklingError, match=r"refers to \S*DictConfig"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_types_that_the_user_allowed_stay_allowed_after_a_broadcast():
+    torch.serialization.add_safe_globals([DictConfig])
+    try:
+        checkpoints.allow_broadcast_types(lambda: None)
+        assert DictConfig in torch.serialization.get_safe_globals()
+    finally:
+        torch.serialization.clear_safe_globals()
+        checkpoints.allow_checkpoint_types()
+
+
+def test_a_changed_byte_of_a_name_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"model": {"weight": torch.ones(2)}, "args": None}, path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"weight", b"w\xffight"))
+    assert path.read_bytes() != data
+    for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
+        with pytest.raises(checkpoints.CheckpointError, match=f"^{path}: not an intact checkpoint: damaged in "):
+            load(str(path))
+
+
+def test_a_checkpoint_without_an_average_is_named(tmp_path):
+    torch.save({"args": None, "model": {}, "extra_state": {}}, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match=f"^{tmp_path}/model.pt: has no average: must be of a training with --store-"):
+        checkpoint_utils.load_ema_from_checkpoint(str(tmp_path / "model.pt"))
+
+
+def test_each_rank_has_its_own_file_of_a_shard():
+    trainer = Namespace(data_parallel_world_size=2, data_parallel_rank=1, checkpoint_suffix="-shard1", tpu=False)
+    assert resuming._from_rank_0(trainer, lambda: "checkpoint_last-shard1.pt") == "checkpoint_last-shard1.pt"
+
+
+def test_the_code_of_others_builds_no_model_without_memory(trained_once, monkeypatch):
+    """It may keep what it has computed, here without numbers."""
+    monkeypatch.setattr(sizes, "PACKAGES", set())
+    monkeypatch.setattr(sizes, "require_held", Mock(side_effect=AssertionError))
+    checkpoint_utils.load_model_ensemble([str(trained_once("transformer")[1])])
+    monkeypatch.setattr(sizes, "PACKAGES", {"fairseq"})
+    with pytest.raises(AssertionError):
+        checkpoint_utils.load_model_ensemble([str(trained_once("transformer")[1])])
 
 
 def test_a_model_without_end_is_not_built(trained_once, tmp_path):
@@ -232,6 +276,15 @@ def test_what_a_command_resets_starts_anew(reset, counts, clock, monkeypatch):
     assert trainer._amp_retries == (2 if counts else 0)
     assert ("train_wall" in metrics.get_meters("default")) == clock
     metrics.reset()
+
+
+@pytest.mark.parametrize(("reset", "hours"), [({}, 2), (dict(reset_optimizer=True), 2), (dict(reset_meters=True), 2)])
+def test_the_time_of_a_fine_tuning_begins_at_0(reset, hours):
+    trainer = Namespace(_previous_training_time=hours)
+    resuming.begin_time_anew({}, trainer, "model.pt", **reset)
+    assert trainer._previous_training_time == hours
+    resuming.begin_time_anew({}, trainer, "model.pt", reset_optimizer=True, reset_meters=True)
+    assert trainer._previous_training_time == 0
 
 
 def test_weights_that_were_changed_since_are_not_taken_back():

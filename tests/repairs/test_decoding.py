@@ -90,6 +90,11 @@ class TestBatch:
         assert len({len(beams[0][0]) for beams in together}) > 1
         assert together == [self.generate(search, [row], [0])[0] for row in rows]
 
+    def test_searches_are_scripted(self, model, words):
+        """TorchScript compiles the methods of their classes, in which no repair may be."""
+        for strategy in (DiverseBeamSearch(words, 2, 0.5), LengthConstrainedBeamSearch(words, 1, 0, 1, 0)):
+            torch.jit.script(SequenceGenerator([model], words, beam_size=4, search_strategy=strategy))
+
     @pytest.mark.parametrize(
         "kind", [SequenceGenerator, partial(SequenceGeneratorWithAlignment, left_pad_target=False)]
     )

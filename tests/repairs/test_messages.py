@@ -16,7 +16,7 @@ from omegaconf import MissingMandatoryValue, OmegaConf
 
 from fairseq_repairs.checkpoints import CheckpointError, load_safely
 from fairseq_repairs.interactive import warn_of_unknown_words
-from fairseq_repairs.messages import one_line, require_adaptive_loss
+from fairseq_repairs.messages import name_nonfinite_updates, one_line, require_adaptive_loss
 from tests.support import upstream
 
 RANK = """
@@ -53,6 +53,16 @@ LINES = {
 @pytest.mark.parametrize(("text", "error"), LINES.items(), ids=[text[:30] for text in LINES])
 def test_an_error_is_one_line(text, error):
     assert one_line(error) == text
+
+
+def test_gradients_that_differ_between_ranks_are_finite():
+    def step(trainer):
+        raise FloatingPointError(
+            "Fatal error: gradients are inconsistent between workers. Try --ddp-backend=legacy_ddp."
+        )
+
+    with pytest.raises(FloatingPointError, match="^Fatal error: gradients are inconsistent between workers"):
+        name_nonfinite_updates(step, SimpleNamespace(get_num_updates=lambda: 0))
 
 
 def test_weights_that_do_not_fit_are_named_with_their_file(trained_once, tmp_path):

@@ -76,7 +76,8 @@ class TestParallel:
 
         def main(cfg):
             group = distributed_utils.get_global_group()
-            distributed_utils.all_gather_list(1.5, group)
+            (found,) = distributed_utils.all_gather_list({"loss": torch.ones(2).half()}, group)
+            assert found["loss"].dtype == torch.float32  # as over fairseq's buffer
             seen.extend([torch.distributed.is_initialized(), weakref.ref(group)])
 
         distributed_utils.distributed_main(0, main, self.config(*meeting, *alone), {})

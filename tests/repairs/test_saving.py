@@ -134,6 +134,11 @@ def test_the_remedy_names_the_option_of_the_damaged_file(good):
             resuming._choose(str(path), options)
 
 
+def test_a_link_to_a_file_that_is_gone_is_no_checkpoint(good):
+    (good / "checkpoint_last.pt").symlink_to("gone.pt")
+    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+
+
 def test_zeros_are_damage_and_the_old_format_is_not(good):
     path = good / "checkpoint2.pt"
     path.write_bytes(bytes(1000))  # what a loss of power may leave
