@@ -10,6 +10,7 @@ import functools
 import json
 import logging
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -220,8 +221,7 @@ def main() -> None:
     except Exception as error:  # of a damaged folder, in the words of Python, numpy, onnxruntime or sentencepiece
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         parser.error(f"FOLDER={args.folder}: cannot be served: {reason}")
-    with open(1, "w", encoding="utf-8", closefd=False) as out:
-        print(*found, sep="\n", end="\n" if found else "", file=out)
+    sys.stdout.buffer.write("".join(f"{line}\n" for line in found).encode())
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ def test_every_model_is_elastic_or_rejected_by_name(structure):
         built.load_state_dict(model.state_dict())
         with vision.at_passes(model, *(depth * passes for passes in unit)):
             torch.testing.assert_close(model(x), built(x), rtol=0, atol=1e-12)
+    if model.supervises_depths:
+        model.set_deep_supervision()
     drawn = set()
     for update in range(12):
         model.train().set_num_updates(update)
