@@ -199,17 +199,9 @@ def restore_patience(
 
 
 @after(Trainer, "load_checkpoint")
-def begin_time_anew(
-    extra: dict[str, Any] | None,
-    trainer: Trainer,
-    filename: str,
-    reset_optimizer=False,
-    *args,
-    reset_meters=False,
-    **kwargs,
-) -> None:
+def begin_time_anew(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
     """Counts the time for `--stop-time-hours` of a fine-tuning from 0; fairseq goes on from that of the first model."""
-    if reset_optimizer and reset_meters:
+    if filename == trainer.cfg.checkpoint.finetune_from_model:
         trainer._previous_training_time = 0
 
 

@@ -278,12 +278,11 @@ def test_what_a_command_resets_starts_anew(reset, counts, clock, monkeypatch):
     metrics.reset()
 
 
-@pytest.mark.parametrize(("reset", "hours"), [({}, 2), (dict(reset_optimizer=True), 2), (dict(reset_meters=True), 2)])
-def test_the_time_of_a_fine_tuning_begins_at_0(reset, hours):
-    trainer = Namespace(_previous_training_time=hours)
-    resuming.begin_time_anew({}, trainer, "model.pt", **reset)
-    assert trainer._previous_training_time == hours
-    resuming.begin_time_anew({}, trainer, "model.pt", reset_optimizer=True, reset_meters=True)
+def test_the_time_of_a_fine_tuning_begins_at_0():
+    trainer = Namespace(_previous_training_time=2, cfg=Namespace(checkpoint=Namespace(finetune_from_model="model.pt")))
+    resuming.begin_time_anew({}, trainer, "checkpoint_last.pt")  # of the fine-tuning
+    assert trainer._previous_training_time == 2
+    resuming.begin_time_anew({}, trainer, "model.pt")
     assert trainer._previous_training_time == 0
 
 
