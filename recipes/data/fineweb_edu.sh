@@ -61,5 +61,6 @@ binarization() {
 need fairseq-preprocess
 package tokenizers datasets
 stages "$SOURCE" tokenizer
+if [ "$TOKENS" != 500000000 ]; then FLAGS=("TOKENS=$TOKENS"); fi # so that no other set is taken for that of the tables
 stages "$RAW" documents
 stages "$BIN" binarization

@@ -4,6 +4,7 @@
 # A set is written to $OUT/data/NAME. Finished stages are skipped, and an interrupted download is resumed.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
+[ $# = 0 ] || fail "$1: takes no arguments; settings come first, such as DATA_ROOT=FOLDER $0"
 VERIFY=${VERIFY:-1}
 STEPS=$ROOT/recipes/data
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes scikit-learn's handwritten digits as folders of PNG files to $OUT/digits/images; finished stages are skipped.
-source "$(dirname "$0")/../common.sh"
+source "$(dirname "$0")/../data/tools.sh"
 
 DATA=$OUT/digits/images
 

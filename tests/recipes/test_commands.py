@@ -63,6 +63,8 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
         ("cifar10/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no cifar10.tar"),
         ("kausik/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no shakespeare/input.txt"),
         ("ilr/prepare.sh", "", "DATA_ROOT=/nonexistent: holds no war_and_peace/2600-0.txt"),
+        ("data/cmudict.sh stress", "DATA_ROOT=", "stress: takes no arguments; settings come first, such as DATA_ROOT="),
+        ("digits/prepare.sh --size 8", "DATA_ROOT=", "--size: takes no arguments; settings come first"),
         ("data/prepared.sh", "", "SET=: must be genuine or synthetic"),
         ("data/prepared.sh", "SET=genuine", "PREPARED: must name a folder with the genuine pairs in bin/ and "),
         ("data/prepared.sh", "SET=genuine PREPARED=/nonexistent", "PREPARED=/nonexistent: holds no raw/ and bin/train"),

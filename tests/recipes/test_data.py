@@ -239,6 +239,8 @@ def test_fineweb_edu_is_cut_up_to_its_budget(root, out):
     cutter = documents.tokenizer(root / "fineweb_edu_1024")
     first = [int(piece) for piece in rows(raw / "train.pieces")[0].split()]
     assert cutter.decode(first).startswith("On zero.\n\nIt is zero")
+    other = recipe("data/fineweb_edu.sh", fails=True, OUT=str(out), DATA_ROOT=str(root), VERIFY="0")
+    assert f"flags '': {out}/data/fineweb_edu/raw holds a run with flags 'TOKENS=600'; use those, or " in other
 
 
 def test_imagenet_and_its_small_set_are_what_timm_reads(root, out):
