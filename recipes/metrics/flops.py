@@ -1,6 +1,6 @@
 """Count the stored parameters of a language model and the operations of its training, and print them as JSON.
 
-    python flops.py --symbols 1024 --text 1024 --texts 64 --updates 7629 -- --arch ilr_small [flags of fairseq-train]
+    python flops.py --symbols 1024 --text 1024 --texts 64 -- --arch ilr_small --max-update 7629 [flags of fairseq-train]
 
 Counts the matrix products of a forward and a backward pass, two operations per multiply-accumulate, and takes attention
 matrices as full although they are causal. Elementwise operations are not counted. The model's weights are never
@@ -40,8 +40,11 @@ def per_text(symbols: int, text: int, flags: list[str]) -> dict[str, int]:
 
 def measured(args: argparse.Namespace) -> dict[str, int]:
     """The parameters, the operations on a symbol, and those of the whole training."""
-    operations = per_text(args.symbols, args.text, [flag for flag in args.flags if flag != "--"])
-    total = operations["both"] * args.texts * args.updates
+    flags = [flag for flag in args.flags if flag != "--"]
+    trainer = argparse.ArgumentParser(allow_abbrev=False)
+    trainer.add_argument("--max-update", type=positive, required=True)
+    operations, trained = per_text(args.symbols, args.text, flags), trainer.parse_known_args(flags)[0]
+    total = operations["both"] * args.texts * trained.max_update
     forward = operations["forward"] // args.text
     return {"params": operations["params"], "forward_flops_per_symbol": forward, "training_flops": total}
 
@@ -51,8 +54,7 @@ def main() -> None:
     command_line.add_argument("--symbols", type=positive, required=True, help="dictionary size")
     command_line.add_argument("--text", type=positive, required=True, help="tokens per text")
     command_line.add_argument("--texts", type=positive, required=True, help="texts per update")
-    command_line.add_argument("--updates", type=positive, required=True)
-    command_line.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the model's flags")
+    command_line.add_argument("flags", nargs=argparse.REMAINDER, help="-- and the flags of the training")
     print_scores(command_line, measured)
 
 

@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import book
 import characters
 import collect
+import commands
 import flops
 import perplexity
 import pytest
@@ -17,7 +19,7 @@ import score
 import torch
 
 from tests.support import cli
-from tests.support.recipes import RECIPES, line
+from tests.support.recipes import NAMED, RECIPES, line, requested
 
 
 def test_a_book_is_cut_into_paragraphs_without_its_frame():
@@ -103,7 +105,7 @@ WRONG_CALLS = [
     ("metrics/score_image.py run", FILE + "'run/summary.csv'"),
     ("metrics/answers.py --path foo.pt --batch 4", "foo.pt"),
     (
-        "metrics/flops.py --symbols 9 --text 9 --texts 9 --updates 9 -- --arch ilr_small --reuse-map x",
+        "metrics/flops.py --symbols 9 --text 9 --texts 9 -- --arch ilr_small --max-update 9 --reuse-map x",
         "--reuse-map=x: must be",
     ),
     ("metrics/score.py a/test.log=ref b/test.log=ref", "test: is the name of 2 files: must be of one"),
@@ -193,6 +195,16 @@ def test_nothing_of_the_corpora_is_in_the_repository():
         pytest.skip("not a git checkout")
     listed = cli.run("git", "-C", cli.REPOSITORY, "ls-files", "recipes").split()
     assert {Path(name).suffix for name in listed} <= {".sh", ".py", ".md", ".csv", ".svg", ".toml", ""}
+
+
+def test_operations_are_those_of_the_updates_that_a_flag_asks_for(tmp_path, monkeypatch, capsys):
+    run, totals = NAMED["ilr/table1"].find("1,1,1,1-rope"), []
+    for flags in ([], ["--max-update", "120"]):
+        (count,) = commands.stages(requested(tmp_path, *flags, SCALE="small"), run, 1)["counting"]
+        monkeypatch.setattr(sys, "argv", list(count.words[1:]))
+        flops.main()
+        totals.append(json.loads(capsys.readouterr().out)["training_flops"])
+    assert totals[0] == 2 * totals[1] > 0
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from kinds.base import Job, Kind, Stage
 
 COUNTS = {
     "images": "cost_image.py {job.arch}",
-    "training": "flops.py --symbols {my.symbols} --text {my.text} --texts {my.batch} --updates {my.updates} --"
-    " --arch {job.arch}",
+    "training": "flops.py --symbols {my.symbols} --text {my.text} --texts {my.batch} -- --arch {job.arch}"
+    " --max-update {my.updates}",
     "speed": "speed.py {job.arch} --beside {my.beside} --tokens {my.tokens} --rounds {my.rounds}",
 }
 

@@ -20,7 +20,8 @@ TRAIN = (
 )
 EVALUATE = f"""fairseq-eval-lm {{binary}} {TASK} --path {{job.folder}}/checkpoints/checkpoint_{{my.checkpoint}}.pt
 --gen-subset {{subset}} --tokens-per-sample {{context}} --sample-break-mode none"""
-FLOPS = "flops.py --symbols {my.symbols} --text {my.text} --updates {my.updates} --texts {texts} -- --arch {job.arch}"
+FLOPS = """flops.py --symbols {my.symbols} --text {my.text} --texts {texts} --
+--arch {job.arch} --max-update {my.updates}"""
 
 
 class Text(Kind):
