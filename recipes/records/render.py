@@ -92,7 +92,7 @@ def at_training_length(run: Run, metric: str, scale: str) -> str:
 
 
 def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> str:
-    """Our values for a cell: mean, standard error and number of seeds; empty if nothing has been recorded."""
+    """Our values for a cell: mean, standard error, number of seeds, failed ones apart; empty if there are no runs."""
     if run is None:
         return ""
     full = at_training_length(run, metric, scale)
@@ -101,10 +101,11 @@ def measured(run: Run | None, metric: str, scale: str, lines: pd.DataFrame) -> s
     values = pd.to_numeric(found["value"]).dropna()
     if values.empty:
         return "failed" if len(found) else ""
-    text = number(values.mean(), metric)
+    text, seeds = number(values.mean(), metric), found["seed"]
     if len(values) > 1 and metric not in SEEDLESS:
         text += f" ± {number(values.sem(), metric)} ({len(values)} seeds)"
-    return text
+    failed = {*seeds} - {*seeds[values.index]}
+    return text + (f", {len(failed)} failed" if failed else "")
 
 
 def ours(paper: Paper, table: Table, names: list[str], column: Column) -> dict[str, list[str]]:

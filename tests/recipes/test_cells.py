@@ -99,8 +99,10 @@ def test_parameters_are_the_papers(table):
 def test_a_failed_run_is_shown_until_one_succeeds():
     (ilr,) = (paper for paper in PAPERS if paper.folder.name == "ilr")
     run = ilr.tables["table1"].find("1,1,1,1-rope")
-    lines = pd.DataFrame([dict(row=run.name, scale="long", metric="perplexity", value="")])
-    assert render.measured(run, "perplexity", "long", lines) == "failed"
+    failed = dict(row=run.name, scale="long", seed="1", metric="perplexity", value="")
+    assert render.measured(run, "perplexity", "long", pd.DataFrame([failed])) == "failed"
+    lines = pd.DataFrame([failed, {**failed, "metric": "perplexity at 256", "value": "20"}])
+    assert render.measured(run, "perplexity", "long", lines) == "20.00"
 
 
 @pytest.mark.skipif(cli.is_official(), reason="fairseq 0.12.2 stores some weights of its own transformer twice")

@@ -337,6 +337,8 @@ def test_every_scale_has_its_column_and_smoke_none(monkeypatch):
     three = [line(row="vanilla", value=value) for value in ("20.5", "21.5", "22.5")]
     assert "| 25.48 | 20.50 |" in shown(monkeypatch, *three[:1], smoke)
     assert "| 25.48 | 21.50 ± 0.58 (3 seeds) |" in shown(monkeypatch, *three)
+    diverged = line(row="vanilla", seed="4", value="")
+    assert "| 25.48 | 21.50 ± 0.58 (3 seeds), 1 failed |" in shown(monkeypatch, *three, diverged)
     both = shown(monkeypatch, *three, line(row="vanilla", value="25", scale="paper"))
     assert "| BLEU | sacreBLEU, ours (paper) | sacreBLEU, ours (small) |" in both
     assert "| 25.48 | 25.00 | 21.50 ± 0.58 (3 seeds) |" in both
