@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from rows import RECIPES, Run, TableError
 
 Seed = Annotated[int, Field(ge=0, le=32767)]
-# Variables that the user may set for a recipe; the last four are for the preparation of data.
+# Variables that the user may set for a recipe; the last two are for the preparation of data.
 KNOWN = ("SCALE", "SEED", "SEEDS", "SETTINGS", "OUT", "RESULTS", "DRY_RUN", "PRECISION", "DATA_ROOT", "THREADS")
-KNOWN += ("MICRO_BATCH", "GPUS", "PREPARED", "CORPUS", "CIFAR10", "VERIFY")
+KNOWN += ("MICRO_BATCH", "GPUS", "PREPARED", "VERIFY")
 OWN = {"--scale": "SCALE", "--seed": "SEEDS"}
 # The trainer's flags that a row sets, and later stages and results.csv rely on.
 FIXED = {"--arch": "ROW", "-a": "ROW", "--model": "ROW", "--save-dir": "OUT", "--output": "OUT"}
@@ -153,9 +153,12 @@ def check(request: Request, run: Run) -> None:
     for name, value, allowed in (("SCALE", request.scale, run.scales), ("SETTINGS", request.settings, run.switches)):
         if value not in allowed:
             raise TableError(f"{name}={value}: must be one of {', '.join(allowed)} for {run.table.name}, {run.name}")
-    if request.precision and run.table.kind == "images" and request.scale != "paper":
-        raise TableError(f"PRECISION={request.precision}: only at scale paper for {run.table.name}")
     keys = run.settings(request.scale, request.settings).keys
+    precise = run.table.kind != "count" and (run.table.kind != "images" or request.scale == "paper")
+    split = accumulation(request, run, keys)
+    for name, value, used in (("PRECISION", request.precision, precise), ("MICRO_BATCH", request.micro_batch, split)):
+        if value and not used:
+            raise TableError(f"{name}={value}: has no effect on {run.table.name} at scale {request.scale}")
     if keys.get("eight_bits") and request.flags:
         raise TableError(f"{' '.join(request.flags)}: {run.name} scores another row's checkpoint and takes no flags")
     repeats = keys.get("repeats") if request.scale == "paper" else None
@@ -164,7 +167,6 @@ def check(request: Request, run: Run) -> None:
             f"GPUS=1: repeated augmentation ({repeats} copies of an image in a batch) is spread over processes; "
             "set GPUS to 2 or more, or train without it: --aug-repeats 0"
         )
-    accumulation(request, run, keys)
 
 
 def accumulation(request: Request, run: Run, keys: dict) -> dict[str, int]:

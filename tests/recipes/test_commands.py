@@ -87,7 +87,9 @@ OFFLINE = "https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 DATA_ROO
         ("data/wmt16_en_de.sh", OFFLINE, "https://statmt.org/wmt10/test.tgz: not reached; without a network, put the"),
         ("ringformer/table1.sh ringformer --arch vanilla_base", "", "--arch: set by the recipe; choose ROW instead"),
         ("sret/table1.sh loops_1 --output=here", "", "--output: set by the recipe; choose OUT instead"),
-        ("sret/table1.sh loops_1", "SCALE=small PRECISION=bf16", "PRECISION=bf16: only at scale paper for SReT 1"),
+        ("sret/table1.sh loops_1", "SCALE=small PRECISION=bf16", "PRECISION=bf16: has no effect on SReT 1 at scale "),
+        ("takase/speed.sh cycle", "SCALE=paper PRECISION=bf16", "PRECISION=bf16: has no effect on Takase speed at "),
+        ("ringformer/table1.sh ringformer", "MICRO_BATCH=8", "MICRO_BATCH=8: has no effect on RingFormer 1 at scale "),
         ("sret/table1.sh loops_1", "OUT=/dev/null/x", r"\[Errno 20\] Not a directory: '/dev/null/x"),
     ],
 )
