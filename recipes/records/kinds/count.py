@@ -27,11 +27,9 @@ class Count(Kind):
 
     count: Literal["images", "training", "speed"]
     throughput: PositiveInt | None = None
-    classes: PositiveInt | None = None
     symbols: PositiveInt | None = None
     text: PositiveInt | None = None
     updates: PositiveInt | None = None
-    positions: PositiveInt | None = None
     beside: str = ""
     rounds: PositiveInt | None = None
 
