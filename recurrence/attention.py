@@ -83,7 +83,8 @@ class SelfAttention(Attention):
                 token sees them all, and several need a bias.
             slot: incremental state of this pass.
             rotary: cosines and sines that rotate queries and keys, see :func:`rotate`.
-            distance_keys: (H, C/H, M), see :mod:`recurrence.relative`; `self_bias` must then hide later tokens.
+            distance_keys: (H, C/H, M), see :mod:`recurrence.relative`; with them `causal` has no effect, so that only
+                `self_bias` hides tokens.
         """
         qkv = self.qkv(x) if qkv is None else qkv
         stacked = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, H, T, C/H)
@@ -143,7 +144,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     cos and sin are rows of :func:`recurrence.position.rotary`, (T, D/2), for heads of width D.
 
-    Differs from the paper, which rotates pairs of neighbours; LLaMA's published code rotates halves, as here.
+    Differs from RoFormer and LLaMA's own code, which rotate pairs of neighbours; Hugging Face's LLaMA, the one that
+    Intra-Layer Recurrence trains, rotates halves.
     """
     a, b = x.chunk(2, dim=-1)
     # Under autocast the angles have a higher dtype.
