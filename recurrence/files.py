@@ -1,4 +1,4 @@
-"""The files of this package and of timm_plugin: how they are written and removed, and how damaged ones are found.
+"""Files: how they are written and removed, and how damaged ones are found.
 
 A folder may come from a stranger, and hold links to files elsewhere. So whatever is written takes shape under a random
 name beside its place, and is renamed when it is complete: a link there is replaced, and its target stays as it is.

@@ -102,7 +102,7 @@ def write(stacks: Iterable[nn.Module], scalars: Tensor) -> None:
 
 
 def folded(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict of a module, with omega instead of weight and offset."""
+    """The state dict of a module, with omega in place of the weight; the offset, which omega contains, stays."""
     omegas = {
         f"{name}.weight".lstrip("."): child.omega.detach()
         for name, child in module.named_modules()
