@@ -88,9 +88,8 @@ def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argpars
     if output:
         group.add_argument("--output", required=True, metavar="DIR", help="folder of the runs and the report")
     group.add_argument("--seeds", type=_seeds, default=(1,), metavar="N,N", help="seeds of every row (default: 1)")
-    group.add_argument(
-        "--rows", type=_rows, default=DEFAULT, metavar="ROW,ROW", help=f"beside looped (default: {','.join(DEFAULT)})"
-    )
+    rows = f"beside looped (default: {','.join(DEFAULT[1:])})"
+    group.add_argument("--rows", type=_rows, default=DEFAULT, metavar="ROW,ROW", help=rows)
     tried = "in place of --lr: each row tries these with the first seed, and trains at the one that validates best"
     group.add_argument("--rates", type=_rates, default=(), metavar="LR,LR", help=tried)
     group.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="runs at once, which share the cores")
