@@ -6,7 +6,7 @@ Vanilla: N layers with one LayerNorm each, which all sublayers share.
 One Wide FFN: N attention layers and a single FFN that they share; a decoder has no FFN.
 
 Source: RingFormer (arXiv:2502.13181), section 4.1, and its published code; Universal Transformer (arXiv:1807.03819);
-One Wide Feedforward Is All You Need (arXiv:2309.01826), section 3.
+One Wide Feedforward Is All You Need (arXiv:2309.01826), section 2.2.
 """
 
 from typing import Any

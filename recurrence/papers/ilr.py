@@ -73,7 +73,7 @@ class LlamaBlock(nn.Module):
 class Adapter(nn.Module):
     """Maps the state and the injected input, side by side, to the input of a pass by one matrix without a bias.
 
-    Source: Huginn (arXiv:2502.05171), section 3.1.
+    Source: Huginn (arXiv:2502.05171), section 3.2.
     Differs from Huginn: the first repetition has no adapter, as its state is the injected input.
     """
 
