@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 from PIL import Image
 from timm.data import auto_augment, dataset
@@ -26,6 +25,7 @@ from timm.utils.misc import natural_key
 from torch import Tensor
 
 from recurrence import files
+from recurrence.greys import eight_bits, has_16_bits
 from timm_plugin._compat import load_checkpoint_metadata
 from timm_plugin._saved import require_held_tensors
 
@@ -174,15 +174,14 @@ def grey_images() -> None:
 def open_image(file: Any, *args, **kwargs) -> Image.Image:
     """What `PIL.Image.open` gives, whose `convert` reads greys of 16 bits as the image trainer does."""
     image = Image.open(file, *args, **kwargs)
-    # PNG has no greys of 32 bits, but earlier versions of PIL open its 16 bits as 32.
-    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
+    if has_16_bits(image):
         image.convert = partial(_convert, image)
     return image
 
 
 def _convert(image: Image.Image, mode: str | None = None, *args, **kwargs) -> Image.Image:
     if mode in ("RGB", "L"):
-        image = Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+        image = Image.fromarray(eight_bits(image))
     return type(image).convert(image, mode, *args, **kwargs)
 
 

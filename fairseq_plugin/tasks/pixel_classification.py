@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_plugin.build import unpadded_dictionary
 from fairseq_plugin.options import option
 from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
+from recurrence.greys import eight_bits, has_16_bits
 
 LEVELS = 256  # of grey
 CIFAR10 = "cifar-10-batches-py"
@@ -117,9 +118,8 @@ def read_image(path: str):
     from PIL import Image  # as torchvision
 
     with Image.open(path) as image:
-        if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-            grey = (np.asarray(image).astype(np.uint32) + 128) // 257
-            return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+        if has_16_bits(image):
+            return Image.fromarray(eight_bits(image)).convert("RGB")
         if image.mode in ("I", "F"):
             raise ValueError(f"{path}: has greys of 32 bits: must have 8 or 16")
         return image.convert("RGB")
