@@ -286,7 +286,7 @@ class LoopedVisionTransformer(ImageModel):
         replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size)
-        for name in self.tables:
+        for name in self.tables if self.patch_embed.grid_size != before else ():
             table = getattr(self, name)
             if table is not None:
                 resampled = resample_table(table, self.patch_embed.grid_size, before, self.num_prefix_tokens)

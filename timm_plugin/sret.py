@@ -377,7 +377,8 @@ class SReT(ImageModel):
         sizes = self.config.grids(img_size)
         device = self.pos_embed.device
         self.patch_embed.set_input_size(img_size)
-        self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
+        if self.pos_embed.shape[2:] != sizes[0]:
+            self.pos_embed = nn.Parameter(resample_map(self.pos_embed, sizes[0]), self.pos_embed.requires_grad)
         for number, (stage, (height, width)) in enumerate(zip(self.stages, sizes)):
             if stage.grid == (height, width):  # keeps the permutations, which may be those of a checkpoint
                 continue

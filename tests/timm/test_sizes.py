@@ -1,5 +1,6 @@
 """Images of other sizes and channels: at creation, later, and from checkpoints of another size."""
 
+import operator
 import re
 
 import pytest
@@ -60,14 +61,15 @@ def test_set_input_size_resamples(case):
 
 @every_resizable_case
 def test_the_same_size_changes_nothing(case):
-    """Not even permutations of a checkpoint, which may be of another seed."""
+    """Not even permutations of a checkpoint, which may be of another seed; nor does an optimiser lose a parameter."""
     model, x = vision.small_with_images(case)
     for name, table in model.named_buffers():
         if name.endswith("slices.permutation"):
             table.copy_(table.flip(0))
-    expected = model(x)
+    expected, parameters = model(x), list(model.parameters())
     model.set_input_size(model.patch_embed.img_size)
     assert torch.equal(model(x), expected)
+    assert all(map(operator.is_, model.parameters(), parameters))
 
 
 @every_resizable_case
