@@ -61,7 +61,7 @@ def are_arguments(value: object) -> bool:
 
 def _largest(name: str) -> int:
     """The largest whole number that an argument of a model may have."""
-    return MOST_LAYERS if name in LAYERS else LARGEST_SEED if name.endswith("seed") else LARGEST
+    return MOST_LAYERS if name in LAYERS else LARGEST_SEED if name.endswith(("seed", "updates")) else LARGEST
 
 
 def _numbers(value: object, most: float) -> bool:
@@ -95,7 +95,8 @@ OPTIONS = {
     "std": _COLOURS,
     "model_kwargs": Rule(
         are_arguments,
-        f"must be names and values of a model's arguments, none but seeds beyond {LARGEST}, or {MOST_LAYERS} layers",
+        "must be names and values of a model's arguments, "
+        f"none but seeds and updates beyond {LARGEST}, or {MOST_LAYERS} layers",
     ),
 }
 """All options that are read from a run, whoever reads them."""

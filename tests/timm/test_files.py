@@ -390,8 +390,8 @@ def test_options_of_a_run_have_types_and_bounds(folder, rejected, option):
             assert f"error: {path}: {option}={str(value)[:100]!r}: {OPTIONS[option].text}" in error
 
 
-def test_a_seed_may_be_large(folder):
-    given = argparse.Namespace(model_kwargs=[("permutation_seed", 20_240_101), ("depth_seed", 2**63 - 1)])
+def test_a_seed_and_a_warm_up_may_be_large(folder):
+    given = argparse.Namespace(model_kwargs=[("depth_seed", 2**63 - 1), ("depth_warmup_updates", 375_000)])
     assert options_of(folder, given).model_kwargs == given.model_kwargs
 
 

@@ -78,7 +78,7 @@ REJECTED = {
     "--teacher vit_tiny_patch16_224: must not be given with uit": [*UIT, "--mixed-depth", *TEACHER],
     "--teacher sret_nano: its weights are for 10 classes, the images have 3: needs": ["--teacher", "sret_nano"],
     "--workers 300: must be a whole number in 0 .. 256": ["--workers", "300"],
-    "none but seeds beyond 100000, or 1000 layers": ["--model-kwargs", "depth=1001"],
+    "none but seeds and updates beyond 100000, or 1000 layers": ["--model-kwargs", "depth=1001"],
     "--model-kwargs pretrained_cfg_overlay={file: x}: must be a dictionary: put the whole argument in quotes": [
         *("--model-kwargs", "pretrained_cfg_overlay={file: x}"),
     ],
