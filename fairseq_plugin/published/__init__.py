@@ -44,7 +44,7 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     build, pieces = SYSTEMS[system]
-    model = build(system, config)
+    model = build(config)
     if system == "universal":  # stores the learned positions of pos_encoding=0, but adds its table of levels instead
         state_dict = {
             key: tensor for key, tensor in state_dict.items() if not key.endswith(".pos_layer.emb_layer.weight")

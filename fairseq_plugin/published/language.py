@@ -29,19 +29,18 @@ ILR_SIZES = {
 POSITION = {"nope": "none", "rope": "rotary", "ape": "learned", "alibi": "alibi"}
 
 
-def _ilr_model(system: str, config: dict) -> LanguageModel:
+def _ilr_model(config: dict) -> LanguageModel:
     if config["rope_theta"] != 10000:
         raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, the base of the paper")
-    counts, loops = config["loop_map"], config["num_loops"] or 1
-    repeats = loops > 1 if counts is None else max(counts) > 1
+    of_stack = config["sequential_looping"]  # the published code then ignores a map, and otherwise a number of loops
     return build_language_model(
         "ilr_small",
         unpadded_dictionary(config["vocab_size"]),
         **{ours: config[theirs] for ours, theirs in ILR_SIZES.items()},
         position=POSITION[config["positional_encoding"]],
-        reuse_map=None if counts is None else ",".join(map(str, counts)),
-        block_loops=loops if counts is None else 1,
-        inject_embedding=config["use_recurrent_embeds"] and repeats,
+        reuse_map=None if of_stack else ",".join(map(str, config["loop_map"])),
+        block_loops=config["num_loops"] if of_stack else 1,
+        inject_embedding=config["use_recurrent_embeds"],
     )
 
 
@@ -73,7 +72,7 @@ KAUSIK_BLOCK = {
 }
 
 
-def _kausik_model(system: str, config: dict) -> LanguageModel:
+def _kausik_model(config: dict) -> LanguageModel:
     if config["bias"]:
         raise ValueError(
             f"bias={config['bias']}: must be False, as in the paper and the published training scripts (only the "

@@ -1,6 +1,7 @@
 """Published translation models: RingFormer's experiments, and Takase & Kiyono's."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from fairseq.data import Dictionary
 
@@ -109,7 +110,7 @@ ADMIN = {
 }
 
 
-def _takase_model(system: str, config: dict) -> LoopedTransformer:
+def _takase_model(config: dict) -> LoopedTransformer:
     shared, per_layer = config["share_params_cross_layer"], config["share_layer_num"]
     shares_all = shared and per_layer == -1  # the published code supports it for SEQUENCE only
     options = {
@@ -163,6 +164,6 @@ def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
 
 
 SYSTEMS = {
-    **dict.fromkeys(RINGFORMER_ARCH, (_ringformer_model, _ringformer_pieces)),
+    **{system: (partial(_ringformer_model, system), _ringformer_pieces) for system in RINGFORMER_ARCH},
     "takase": (_takase_model, _takase_pieces),
 }

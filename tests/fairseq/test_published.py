@@ -43,6 +43,15 @@ def test_configurations_that_do_not_fit_are_rejected(name, values, message):
         from_published(SYSTEM_OF[name], file["state_dict"], {**file["meta"]["config"], **values})
 
 
+@pytest.mark.parametrize(
+    ("name", "ignored"), [("ilr_rope_block2", dict(loop_map=[3, 1, 1])), ("ilr_rope_map211", dict(num_loops=3))]
+)
+def test_block_recurrence_ignores_a_map_and_a_map_the_number_of_loops(name, ignored):
+    file = golden(name)
+    found = from_published("ilr", file["state_dict"], {**file["meta"]["config"], **ignored})
+    assert [loop.order for loop in models.loops(found)] == [loop.order for loop in models.loops(load(name, file))]
+
+
 def test_relative_positions_that_the_published_code_lacks_are_rejected():
     message = r"^decoder.stack.loop.blocks.0.self_attn.relative.content_bias: .* has no such parameter \(9 in all\)$"
     with pytest.raises(ValueError, match=message):
