@@ -133,7 +133,8 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
         logger.warning(f"{error if named else f'{text[:80]}: {error}'}: left empty")
         return False
     if most is not None and length > most:
-        logger.warning(f"{text[:80]}...: is {length} tokens long: must be <= {most}: left empty")
+        unit = "frames" if task.source_dictionary is None else "tokens"
+        logger.warning(f"{text[:80]}: is {length} {unit} long: must be <= {most}: left empty")
     warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most
 

@@ -164,6 +164,13 @@ def test_a_bad_file_is_named_once(tmp_path, caplog):
     assert caplog.messages == [f"{path}: cannot be read as speech: Format not recognised.: left empty"]
 
 
+def test_a_long_file_is_told_in_frames(tmp_path, caplog):
+    path, task = tmp_path / "speech.npy", SpeechToTextTask.__new__(SpeechToTextTask)
+    np.save(path, np.zeros((9, 80), dtype=np.float32))
+    assert not interactive._is_readable(str(path), task, (8, 8), None)
+    assert caplog.messages == [f"{path}: is 9 frames long: must be <= 8: left empty"]
+
+
 def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(audio, "WARNED", set())
     path = tmp_path / "speech.wav"
