@@ -249,7 +249,7 @@ with locked(folder / ".lock"):
 
 @pytest.mark.parametrize("name", TIMED)
 def test_timed_rows_train_for_as_long_as_looped(name, tmp_path, capsys):
-    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", f"once,{TIMED[name]},{name}"]
+    words = ["--output", str(tmp_path), "--seeds", "1,2", "--rows", f"once,{name}"]
     compare(Counting(), options(*words))
     order = (tmp_path / "order").read_text().split()
     first = [f"{row}/seed{seed}" for seed in (1, 2) for row in ("looped", "once", TIMED[name])]
@@ -384,7 +384,6 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
     ("words", "rule"),
     [
         ("--rows wide", "wide: must be one of looped, once, storage, half, narrow, deep, storage_time"),
-        ("--rows half_time", "half_time needs half, which it trains for longer"),
         ("--seeds 1,01", "1,01: must be different whole numbers"),
         ("--seeds one", "one: must be different whole numbers"),
         ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),
