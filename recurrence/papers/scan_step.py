@@ -150,7 +150,7 @@ def step_backward(
     normed2 = linear(hidden, transposed.up)
     middle = grad + norm_backward(normed2, acts.middle, acts.mean2, acts.rstd2, transposed.norm2)
     out = drop(middle, factors.attended)
-    q, k, v = _attention_backward(spec, factors, acts, split_heads(linear(out, transposed.out), spec.heads))
+    q, k, v = _attention_backward(factors, acts, split_heads(linear(out, transposed.out), spec.heads))
     if spec.accumulate:
         projected, q, keys_values = torch.cat([q, k, v], dim=-1), None, None
     else:
@@ -166,7 +166,7 @@ def step_backward(
     return state, Deferred(x, q, keys_values, normed1, projected, out, normed2, ffn)
 
 
-def _attention_backward(spec: Spec, factors: Factors, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward(factors: Factors, acts: Activations, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries (..., T, C), keys and values (..., 2 w, C), from those of the output, (..., H, T, C/H)."""
     scale = acts.q.size(-1) ** -0.5
     v = matmul_tn(drop(acts.attention, factors.attention), grad)
