@@ -69,15 +69,17 @@ def headroom(scores: pd.DataFrame, higher_is_better: bool, passes: float) -> str
     """Whether unshared depth gains anything here, and if so, how much of it looping recovers, in a sentence.
 
     r loops are worth r^e layers. With scores linear in the logarithm of depth, e is the gain of `looped` over `once`
-    as a share of that of `deep`. Source: arXiv:2604.21106, which fits e = 0.46 to the loss of language models.
+    as a share of that of `deep`, both over the seeds that all three rows have. Source: arXiv:2604.21106, which fits
+    e = 0.46 to the loss of language models.
 
     Args:
         scores, higher_is_better: see :func:`gain`.
         passes: r, passes per stored block.
     """
+    scores = scores.reindex(columns=["once", "deep", "looped"]).dropna()
     deep, looped = (gain(scores, row, "once", higher_is_better) for row in ("deep", "looped"))
     if deep is None or looped is None:
-        return "Whether depth itself gains anything: needs the rows once and deep."
+        return "Whether depth itself gains anything: needs a seed with which looped, once and deep have finished."
     if deep.error is None:
         return "Whether depth itself gains anything: needs two seeds."
     over = f"`deep` over `once`: {deep.mean:.2f}, standard error {deep.error:.2f}"

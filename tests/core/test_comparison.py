@@ -103,7 +103,9 @@ def test_headroom_needs_three_standard_errors():
     equal = scores(once=[10, 20], looped=[10, 20], deep=[10, 20])
     assert headroom(equal, True, 4).startswith("No headroom")
     assert headroom(clear[:1], True, 4).endswith("needs two seeds.")
-    assert headroom(clear.drop(columns="deep"), True, 4).endswith("needs the rows once and deep.")
+    assert headroom(clear.drop(columns="deep"), True, 4).endswith("looped, once and deep have finished.")
+    failed = scores(once=[10, 20, 30], looped=[11, 21, None], deep=[12, 22.1, 39.9])
+    assert headroom(failed, True, 4).startswith("Iso-depth exponent 0.49")
 
 
 def row(name, parameters=1000):
