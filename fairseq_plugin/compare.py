@@ -35,7 +35,7 @@ import fairseq_plugin
 from fairseq_plugin.controls import TextControls
 from fairseq_plugin.depth import given_task_actions
 from fairseq_plugin.elastic import ElasticCrossEntropy
-from fairseq_plugin.options import ConfiguredModel
+from fairseq_plugin.options import ConfiguredModel, flag
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, python_step, with_rate, without
 from recurrence.comparison.rows import Length, Row, Score, counted
@@ -129,18 +129,9 @@ class TextComparison(Comparison):
 
     def steps(self, row: Row, seed: int, folder: Path, length: Length | None = None) -> list[Step]:
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
-        train = [
-            "fairseq_cli.train",
-            *flags,
-            "--user-dir",
-            user_dir(self.args),
-            "--seed",
-            seed,
-            "--save-dir",
-            checkpoints,
-        ]
+        of_run = ["--user-dir", user_dir(self.args), "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        return [python_step("train", train, flags, self._trained), self._scoring(best)]
+        return [python_step("train", ["fairseq_cli.train", *flags, *of_run], flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length, with the options of a schedule, see IN_UPDATES, in proportion."""
@@ -150,7 +141,7 @@ class TextComparison(Comparison):
         for name in IN_UPDATES:
             value = float(getattr(self.args, name, None) or 0)
             if value > 0:
-                flags.append(f"--{name.replace('_', '-')}={round(value * length.stretch)}")
+                flags.append(f"{flag(name)}={round(value * length.stretch)}")
         return flags
 
     def _trained(self, folder: Path, _: str) -> Values:
@@ -224,7 +215,7 @@ def _check(args: Namespace) -> None:
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():
         if (given := getattr(args, name, None)) != defaults.get_default(name):
-            raise ValueError(f"--{name.replace('_', '-')}={given}: {rule}")
+            raise ValueError(f"{flag(name)}={given}: {rule}")
 
 
 def scoring_flags(args: Namespace, words: Sequence[str]) -> list[str]:
@@ -258,7 +249,7 @@ def _check_scoring(args: Namespace, words: Sequence[str]) -> Namespace:
     given = options.parse_args_and_arch(parser, scoring_flags(args, words))
     for name in ("path", "model_overrides"):
         if getattr(given, name) != parser.get_default(name):
-            raise ValueError(f"--score: --{name.replace('_', '-')}={getattr(given, name)}: is set by the comparison")
+            raise ValueError(f"--score: {flag(name)}={getattr(given, name)}: is set by the comparison")
     scorers = SCORERS.get(args.task, (given.scoring,))
     if given.scoring not in scorers:
         raise ValueError(f"--score: --scoring={given.scoring}: must be {' or '.join(scorers)}")

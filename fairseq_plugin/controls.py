@@ -13,7 +13,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import nn
 
 from fairseq_plugin.elastic import DepthConfig, loops_by_side
-from fairseq_plugin.options import ConfiguredModel
+from fairseq_plugin.options import ConfiguredModel, flag
 from recurrence import count
 from recurrence.comparison.controls import Controls
 
@@ -84,9 +84,8 @@ def _flags(family: type[ConfiguredModel], arch: str, wanted: dict[str, Any]) -> 
     for _ in range(2):  # what an option is by default may depend on others
         given |= {name: value for name, value in _other(arch, given, options).items() if value is not None}
     for name in _other(arch, given, options):
-        raise ValueError(f"--{name.replace('_', '-')}: {arch} has it by default, and no option turns it off")
-    flags = [(f"--{name.replace('_', '-')}", value) for name, value in given.items()]
-    return [flag if value is True else f"{flag}={value}" for flag, value in flags]
+        raise ValueError(f"{flag(name)}: {arch} has it by default, and no option turns it off")
+    return [flag(name) if value is True else f"{flag(name)}={value}" for name, value in given.items()]
 
 
 def _other(arch: str, given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:

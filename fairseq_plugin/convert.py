@@ -1,4 +1,4 @@
-"""Converts checkpoints: a looped model to fairseq's own or a Hugging Face transformer.
+"""Converts a looped model's checkpoint to fairseq's own, a Hugging Face transformer, or ONNX.
 
 Usage::
 
@@ -11,10 +11,9 @@ See :mod:`fairseq_plugin.export.unshare`, :mod:`~fairseq_plugin.export.hugging_f
 """
 
 import argparse
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"IN={args.input}: no such file")
         state = load_safely(args.input)
         if args.command in ("hf", "onnx"):
+            if args.output.exists():
+                raise ValueError(f"OUT={args.output}: must not exist yet")
             require_small(args.sentencepiece_model or "")
             data = args.dictionary or Path(_data(state) or args.input.parent)
             if args.command == "hf":
@@ -136,7 +137,7 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
     Raises:
         ValueError: naming the option, the file or the architecture.
     """
-    with _new_folder(folder) as new:
+    with new_folder(folder) as new:
         args = _model_options(state)
         config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
         dictionaries = _load_dictionaries(state, dictionary, config["model_type"] == "fsmt")
@@ -157,7 +158,7 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
         from fairseq_plugin.export import onnx  # imported here because others need neither onnx nor onnxruntime
     except ImportError as error:
         raise ValueError(f"{error}: pip install onnx onnxscript onnxruntime") from None
-    with _new_folder(folder) as new:
+    with new_folder(folder) as new:
         args = _model_options(state)
         model = upstream.build(args, state["model"])
         onnx.check(model, args)
@@ -166,15 +167,6 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
         onnx.write(model, args, new, dictionaries, pieces, int8)
     logger.info("wrote %s", folder)
     logger.info(_sizes(state, folder))
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """The place of a folder that becomes this one once it is complete. Raises ValueError if that exists."""
-    if folder.exists():
-        raise ValueError(f"OUT={folder}: must not exist yet")
-    with new_folder(folder) as new:
-        yield new
 
 
 def _sizes(state: dict[str, Any], path: Path, layers: int = 0) -> str:
@@ -202,7 +194,10 @@ def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) 
     for path in paths:
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
-    return [_load_dictionary(path) for path in paths]
+    try:
+        return [Dictionary.load(str(path)) for path in paths]
+    except ValueError as error:
+        raise ValueError(f"--dictionary={error}") from None
 
 
 def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | None) -> None:
@@ -213,12 +208,7 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
     """
     if pieces is None:
         return
-    from sentencepiece import SentencePieceProcessor
-
-    try:
-        model = SentencePieceProcessor(model_proto=pieces.read_bytes())
-    except RuntimeError:
-        raise ValueError(f"--sentencepiece-model={pieces}: not a sentencepiece model") from None
+    model = hugging_face.load_pieces(pieces)
     known = {model.id_to_piece(number) for number in range(len(model))}
     for dictionary in dictionaries:
         symbols = [symbol for symbol in dictionary.symbols[dictionary.nspecial :] if "madeupword" not in symbol]
@@ -229,14 +219,6 @@ def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | Non
                 "is it the model that segmented the training text?"
             )
             return
-
-
-def _load_dictionary(path: Path) -> Dictionary:
-    """Raises ValueError, naming the file, if it is not a dictionary."""
-    try:
-        return Dictionary.load(str(path))
-    except ValueError as error:
-        raise ValueError(f"--dictionary={error}") from None
 
 
 if __name__ == "__main__":

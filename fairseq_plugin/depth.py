@@ -26,6 +26,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
 from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
+from fairseq_plugin.options import flag
 from fairseq_plugin.tasks.answers import AnswerTask
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
@@ -137,7 +138,7 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     for name, default in UNSUPPORTED.items():
         value = getattr(args, name)
         if value != default:
-            raise ValueError(f"--{name.replace('_', '-')}={value}: not supported here; use fairseq-generate")
+            raise ValueError(f"{flag(name)}={value}: not supported here; use fairseq-generate")
     if issubclass(TASK_REGISTRY[args.task], AnswerTask):
         raise ValueError(f"--task={args.task}: not supported here; use fairseq-validate")
     if args.scoring == "bleu":

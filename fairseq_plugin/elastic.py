@@ -24,7 +24,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_plugin.options import DEPTH_OPTIONS, ELASTIC, SIDES, option
+from fairseq_plugin.options import DEPTH_OPTIONS, ELASTIC, SIDES, flag, option
 from recurrence import elastic as core
 from recurrence.analysis.record import recorded_states
 from recurrence.elastic import TrainingDepth
@@ -270,11 +270,6 @@ def trained_with(cfg: Any) -> list[str]:
     groups = [group for group in (cfg.criterion, cfg.model) if group is not None]
     given = {name: value for name in DEPTH_OPTIONS for group in groups if (value := getattr(group, name, None))}
     return [shown_flag(name, value) for name, value in given.items()]
-
-
-def flag(name: str) -> str:
-    """`depth_range` -> `--depth-range`."""
-    return "--" + name.replace("_", "-")
 
 
 def shown_flag(name: str, value: Any) -> str:

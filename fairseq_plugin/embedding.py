@@ -8,6 +8,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor, nn
 
+from fairseq_plugin.options import flag
 from recurrence.parts import Dropout
 from recurrence.position import Table, positions
 
@@ -37,7 +38,7 @@ def store_positions(args: Any, name: str, number: int) -> int:
         ValueError: if it is below 1.
     """
     if number < 1:
-        raise ValueError(f"--{name.replace('_', '-')}={number}: must be >= 1")
+        raise ValueError(f"{flag(name)}={number}: must be >= 1")
     setattr(args, name, number)
     return number
 

@@ -61,6 +61,11 @@ def position_option(default: Any, note: str = "", older: tuple[str, ...] = ()) -
     return option(default, help + "alibi act in self-attention at every pass" + note, choices=POSITIONS + older)
 
 
+def flag(name: str) -> str:
+    """`depth_range` -> `--depth-range`."""
+    return "--" + name.replace("_", "-")
+
+
 def like(name: str) -> Callable[[Any], Any]:
     """A default: the value of another option."""
     return lambda args: getattr(args, name)
@@ -162,18 +167,18 @@ class Options(FairseqDataclass):
         """
         known, options = cls.known(), cls()._get_all_attributes()
 
-        def flag(name: str, value: Any) -> str:
+        def show(name: str, value: Any) -> str:
             of_side = f"{side}_{SIZES.get(name, name)}"
             name = of_side if of_side in known else name
             if name not in options:
                 return shown(name, value)
             is_switch = value is True and _kind(known[name]) is bool
-            return shown("--" + name.replace("_", "-"), None if is_switch else value)
+            return shown(flag(name), None if is_switch else value)
 
         try:
             yield
         except FieldError as error:
-            raise ValueError(error.message(flag)) from None
+            raise ValueError(error.message(show)) from None
 
 
 def _kind(spec: Field) -> Any:
@@ -250,7 +255,7 @@ class ConfiguredModel(nn.Module):
         removed = cls.options.removed()
         reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
         for name in DEPTH_OPTIONS:
-            parser.add_argument(f"--{name.replace('_', '-')}", action=OfCriterion, instead=f"--criterion {ELASTIC}")
+            parser.add_argument(flag(name), action=OfCriterion, instead=f"--criterion {ELASTIC}")
 
     @classmethod
     def build_model(cls, args, task):

@@ -87,19 +87,18 @@ def _check_names(cfg: DictConfig, overrides: dict[str, Any]) -> None:
 
 @before(models, "build_model")
 def _check_configuration(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
-    """Raises FieldError for a removed option in the configuration of a new model; one that was saved may name it."""
+    """Raises ValueError for a removed option of a new model, and for a name in `--eval-bleu-args` that no search takes.
+
+    A configuration that was saved may name either.
+    """
     ours = _options_of(getattr(cfg, "_name", None))
-    if ours is not None and isinstance(cfg, DictConfig) and not from_checkpoint:
+    if ours is None or from_checkpoint:
+        return
+    if isinstance(cfg, DictConfig):
         ours.reject_removed(cfg, ours.removed())
-
-
-@before(models, "build_model")
-def _check_validation(cfg: Any, task: Any, from_checkpoint: bool = False) -> None:
-    """Raises ValueError for a name in the `--eval-bleu-args` of a new model that no search takes."""
-    if _options_of(getattr(cfg, "_name", None)) is not None and not from_checkpoint:
-        given = json.loads(getattr(getattr(task, "cfg", None), "eval_bleu_args", None) or "{}")
-        for name in sorted(set(given) - OF_A_SEARCH):
-            raise ValueError(f"--eval-bleu-args: {name}: {NO_OPTION}")
+    given = json.loads(getattr(getattr(task, "cfg", None), "eval_bleu_args", None) or "{}")
+    for name in sorted(set(given) - OF_A_SEARCH):
+        raise ValueError(f"--eval-bleu-args: {name}: {NO_OPTION}")
 
 
 def _options_of(arch: str | None) -> type[Options] | None:

@@ -37,9 +37,9 @@ def _fail(parser: ArgumentParser, message: str) -> None:
     if choice:
         option, given, names = choice.groups()
         known = names.replace("'", "").split(", ")
-        said = f"{option} {given}: must be one of {', '.join(known)}" if len(known) <= FEW else f"{option} {given}:"
+        said = f"{option} {given}: must be one of {', '.join(known)}"
         if len(known) > FEW:
-            said += f" there is no such name{_near(given, known) or f'; --help lists all {len(known)}'}"
+            said = f"{option} {given}: there is no such name{_near(given, known) or f'; --help lists all {len(known)}'}"
     elif unknown:
         said = f"{message}: {_explained(parser, unknown[1])}"
     else:

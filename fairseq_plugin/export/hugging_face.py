@@ -22,7 +22,7 @@ from fairseq_plugin.embedding import TokenInput
 from fairseq_plugin.export.unshare import unshared
 from fairseq_plugin.export.upstream import max_positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
-from fairseq_plugin.options import SIDES
+from fairseq_plugin.options import SIDES, flag
 from fairseq_plugin.published.language import ilr_layer
 from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.files import make_folder, write_text
@@ -124,7 +124,7 @@ def _check_fsmt(options: argparse.Namespace) -> None:
     }
     for name, reason in absent.items():
         if getattr(options, name, False):
-            raise ValueError(f"--{name.replace('_', '-')}: not supported by FSMTForConditionalGeneration: {reason}")
+            raise ValueError(f"{flag(name)}: not supported by FSMTForConditionalGeneration: {reason}")
     if options.activation_fn not in ("relu", "gelu"):
         raise ValueError(f"--activation-fn={options.activation_fn}: must be relu or gelu")
     widths = options.encoder_embed_dim, options.decoder_embed_dim
@@ -241,17 +241,12 @@ def _read_pieces(path: Path):
     """The `ModelProto` of a sentencepiece model.
 
     Raises:
-        ValueError: if the file is not such a model, or is one that is neither BPE nor unigram, puts blanks after words,
-            or changes its own user-defined symbols, which sentencepiece itself exempts.
+        ValueError: see :func:`load_pieces`; or if the model is neither BPE nor unigram, puts blanks after words, or
+            changes its own user-defined symbols, which sentencepiece itself exempts.
     """
-    from sentencepiece import SentencePieceProcessor
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-    try:
-        model = SentencePieceProcessor(model_proto=path.read_bytes()).serialized_model_proto()
-    except RuntimeError:
-        raise ValueError(f"--sentencepiece-model={path}: not a sentencepiece model") from None
-    proto = ModelProto.FromString(model)
+    proto = ModelProto.FromString(load_pieces(path).serialized_model_proto())
     trainer = proto.trainer_spec
     if trainer.model_type not in (trainer.UNIGRAM, trainer.BPE):
         raise ValueError(f"--sentencepiece-model={path}: must be of type bpe or unigram")
@@ -263,6 +258,16 @@ def _read_pieces(path: Path):
             rule = "must not be one that its normalization changes"
             raise ValueError(f"--sentencepiece-model={path}: user-defined symbol {piece!r} {rule}")
     return proto
+
+
+def load_pieces(path: Path):
+    """A sentencepiece model's processor. Raises ValueError if the file is none."""
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        return SentencePieceProcessor(model_proto=path.read_bytes())
+    except RuntimeError:
+        raise ValueError(f"--sentencepiece-model={path}: not a sentencepiece model") from None
 
 
 def _user_defined(proto) -> list[str]:

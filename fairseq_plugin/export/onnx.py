@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from fairseq_plugin.language_model import LanguageModel
+from fairseq_plugin.options import flag
 from fairseq_plugin.seq2seq import LoopedTransformer
 from recurrence.files import atomic_write, write_text
 from recurrence.papers.kausik import RecurrentStack
@@ -74,9 +75,8 @@ class Step(nn.Module):
     def __init__(self, model: nn.Module, shared: Sequence[int]):
         super().__init__()
         self.decoder, self.shared = model.decoder, shared  # the context of each pass
-        self.embedding = (
-            model.decoder.embed_tokens
-        )  # a decoder only borrows the encoder's, and a graph stores constants
+        # Registered here, as a decoder only borrows the encoder's, and a graph stores constants.
+        self.embedding = model.decoder.embed_tokens
 
     def forward(self, tokens: Tensor, past: Tensor, contexts: Tensor | None = None, source: Tensor | None = None):
         decoder, state, memory = self.decoder, Past(past), {}
@@ -120,8 +120,7 @@ def check(model: nn.Module, args: Any) -> None:
         raise ValueError(f"--arch {args.arch}: reads speech; only models of text are exported to ONNX")
     for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff"):
         if getattr(args, name, None) not in (None, "none"):
-            flag = name.replace("_", "-")
-            raise ValueError(f"--{flag}={getattr(args, name)}: bands are not exported to ONNX; must be 'none'")
+            raise ValueError(f"{flag(name)}={getattr(args, name)}: bands are not exported to ONNX; must be 'none'")
     if isinstance(getattr(model.decoder, "stack", None), RecurrentStack) and args.position != "none":
         rule = "a recurrence with positions is not exported to ONNX; must be none"
         raise ValueError(f"--position={args.position}: {rule}")
@@ -219,17 +218,13 @@ def write(
     """Writes a trained model to an empty folder.
 
     Args:
-        model: an encoder-decoder or language model of text.
+        model: an encoder-decoder or language model of text, see :func:`check`.
         args: its options.
         folder: exists.
         dictionaries: of the source, if there is one, and of the output.
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
         int8: whether weights are stored in eight bits.
-
-    Raises:
-        ValueError: see :func:`check`.
     """
-    check(model, args)
     model.eval()  # which returns nothing in a model that fairseq has prepared for generation
     made, weights, state = graphs(model.float()), Weights(), {}
     for graph in made:

@@ -17,7 +17,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from torch import nn
 
-from fairseq_plugin.adaptive import BorrowingLinear
+from fairseq_plugin.embedding import BorrowingLinear
 from fairseq_plugin.export.upstream import (
     LANGUAGE,
     SPEECH,

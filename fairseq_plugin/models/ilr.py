@@ -87,11 +87,10 @@ class IntraLayerRecurrence(LanguageModel):
         if loops != 1:
             rule = "replaces {reuse_map}: give only one of them"
             raise FieldError("block_loops", loops, rule, reuse_map=args.reuse_map)
-        order = reuse_map(counts)
         if len(counts) != layers:
             rule = f"has {len(counts)} entries, needs one for each of {{layers}}"
             raise FieldError("reuse_map", args.reuse_map, rule, layers=layers)
-        return order
+        return reuse_map(counts)
 
     @classmethod
     def depth_step(cls, args) -> int:

@@ -1,6 +1,6 @@
 """Published translation models: RingFormer's experiments, and Takase & Kiyono's."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from fairseq.data import Dictionary
@@ -163,7 +163,7 @@ def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:
             yield Piece(f"{theirs}.{norm}_layer_norm.{kind}", f"{ours}.norms.{index}.{kind}")
 
 
-SYSTEMS = {
+SYSTEMS: dict[str, tuple[Callable, Callable]] = {
     **{system: (partial(_ringformer_model, system), _ringformer_pieces) for system in RINGFORMER_ARCH},
     "takase": (_takase_model, _takase_pieces),
 }

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fairseq_plugin.build import unpadded_dictionary
 from fairseq_plugin.elastic import depth_ranges, flags_in_errors
-from fairseq_plugin.options import option
+from fairseq_plugin.options import flag, option
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy, AnswerDataset, AnswerTask
 from recurrence.loop import named_loops
 
@@ -136,4 +136,4 @@ def check(cfg: AutomatonConfig) -> None:
         raise ValueError(f"--rule={cfg.rule}: must be from 0 to 255")
     for name in ("cells", "steps", "train_texts", "valid_texts"):
         if cfg[name] < 1:
-            raise ValueError(f"--{name.replace('_', '-')}={cfg[name]}: must be >= 1")
+            raise ValueError(f"{flag(name)}={cfg[name]}: must be >= 1")

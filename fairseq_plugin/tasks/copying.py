@@ -29,7 +29,7 @@ from omegaconf import II
 from torch import Tensor
 
 from fairseq_plugin.build import unpadded_dictionary
-from fairseq_plugin.options import option
+from fairseq_plugin.options import flag, option
 from fairseq_plugin.tasks.answers import AnswerDataset, AnswerTask
 
 
@@ -153,7 +153,7 @@ def check(cfg: CopyingConfig) -> None:
     """Raises ValueError, naming the option, if a value breaks its rule."""
     for name, least in (("noise", 1), ("memorise", 1), ("symbols", 4), ("train_texts", 1), ("valid_texts", 1)):
         if cfg[name] < least:
-            raise ValueError(f"--{name.replace('_', '-')}={cfg[name]}: must be >= {least}")
+            raise ValueError(f"{flag(name)}={cfg[name]}: must be >= {least}")
     if cfg.start_noise is not None and not 1 <= cfg.start_noise <= cfg.noise:
         raise ValueError(f"--start-noise={cfg.start_noise}: must be >= 1 and <= --noise={cfg.noise}")
     if not cfg.next_below > 0:
