@@ -19,6 +19,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.token_generation_constraints import pack_constraints
 
 from fairseq_repairs import audio
+from fairseq_repairs.checkpoints import tensors_in
 from fairseq_repairs.replace import in_groups
 from tests.support import cli, upstream
 from tests.support.states import trained_tensors
@@ -291,6 +292,8 @@ class TestLanguageModel:
 
     def test_an_average_begins_with_the_weights_of_a_checkpoint_without_one(self, trained_once, tmp_path, monkeypatch):
         data, path = trained_once("transformer_lm")
+        extra = checkpoint_utils.load_checkpoint_to_cpu(str(path))["extra_state"]
+        assert all(tensor.numel() == 1 for tensor in tensors_in(extra))  # ranks receive the weights once
         load, loaded = checkpoint_utils.load_checkpoint, []
 
         def remember(*args, **kwargs):
