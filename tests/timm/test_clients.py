@@ -176,7 +176,7 @@ def test_the_image_size_of_a_script_is_also_the_models(given, expected):
 
 
 def test_names_that_not_every_timm_has_are_read_in_one_place():
-    for path in set((cli.REPOSITORY / "timm_plugin").glob("*.py")) - {Path(_compat.__file__)}:
+    for path in set((cli.REPOSITORY / "timm_plugin").rglob("*.py")) - {Path(_compat.__file__)}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("timm."):
                 names = {name.name for name in node.names}
