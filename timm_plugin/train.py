@@ -335,7 +335,7 @@ class Trainer:
 
     def summary(self, epoch: int, trained: dict[str, float], tested: dict[str, float]) -> dict[str, float]:
         """The line of summary.csv for an epoch."""
-        trained = {**trained, **named_coefficients(self.task.get_eval_model())}
+        trained = {**trained, **named_coefficients(self.model)}
         return {
             "epoch": epoch,
             **{f"train_{name}": value for name, value in trained.items()},

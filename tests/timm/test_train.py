@@ -215,6 +215,14 @@ def test_the_averaged_weights_are_evaluated(images, tmp_path):
     assert trainer.evaluate()["loss"] != found["loss"]
 
 
+def test_coefficients_have_the_same_names_in_several_processes(images, tmp_path):
+    trainer = trainer_of(images, tmp_path, "--model", "sret_nano", "--model-kwargs", "embed_dim=8", "depths=(1,1)")
+    names = trainer.summary(0, {}, {}).keys()
+    assert "train_stages.0.loop.blocks.0.residuals.0.identity" in names
+    trainer.task.trainable_module = torch.nn.DataParallel(trainer.model)  # it names modules as torchrun's does
+    assert trainer.summary(0, {}, {}).keys() == names
+
+
 def test_an_evaluation_at_other_depths_leaves_the_full_depth(images, tmp_path):
     trainer = trainer_of(images, tmp_path, *ELASTIC[:-1], "1-6")
     found = trainer.evaluate()
