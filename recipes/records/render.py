@@ -38,9 +38,10 @@ def number(value: float, metric: str) -> str:
     return f"{value:.{DECIMALS.get(metric, 2)}{'e' if metric in EXPONENTIAL else 'f'}}"
 
 
-def size(scale: str) -> tuple[int, str]:
+def size(scale: str) -> tuple[int, float]:
     """The place of a recorded scale, such as small-5000, among all scales, largest first."""
-    return SCALES.index(scale.split("-")[0]), scale
+    name, _, number = scale.partition("-")
+    return SCALES.index(name), -float(number or "inf")
 
 
 # Ours

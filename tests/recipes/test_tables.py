@@ -331,6 +331,11 @@ def shown(monkeypatch, *lines: dict) -> str:
     return render.section(paper, paper.tables["table4"])
 
 
+def test_the_columns_of_the_largest_scales_come_first():
+    scales = ["small-7000", "small-15000", "small", "paper"]
+    assert sorted(scales, key=render.size) == scales[::-1]
+
+
 def test_every_scale_has_its_column_and_smoke_none(monkeypatch):
     smoke = line(row="vanilla", value="1.11", scale="smoke")
     assert "ours (" not in shown(monkeypatch, smoke)
