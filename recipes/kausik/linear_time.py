@@ -1,6 +1,6 @@
 """Measure time and memory of Kausik's recurrent transformer and of a regular one over the length of the text.
 
-    python linear_time.py --output linear-time.svg [--lengths 256 1024 4096 16384] [--threads 1]
+    PYTHONPATH=. python recipes/kausik/linear_time.py --output linear-time.svg [--lengths 256 1024] [--threads 1]
 
 The abstract says that the recurrent transformer works "in linear time in the length of the sequence during both
 training and inference". One layer of `recurrent_lm` (width 384, 6 heads) and one regular layer without positions read

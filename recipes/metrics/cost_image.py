@@ -1,6 +1,6 @@
 """Print the size, the operations and optionally the speed of an untrained image model, as JSON.
 
-    python cost_image.py ARCH [key=value...] [--throughput BATCH] > scores.json
+    PYTHONPATH=. python recipes/metrics/cost_image.py ARCH [key=value...] [--throughput BATCH] > scores.json
 
 ARCH is any model of timm or timm_plugin. For one image of the model's input size:
   gmac              multiply-accumulates, in billions (`recurrence.count.macs`)

@@ -1,10 +1,10 @@
 """Count the stored parameters of a language model and the operations of its training, and print them as JSON.
 
-    python flops.py --symbols 1024 --text 1024 --texts 64 -- --arch ilr_small --max-update 7629 [flags of fairseq-train]
+    PYTHONPATH=. python recipes/metrics/flops.py --symbols 1024 --text 1024 --texts 64 -- FLAGS > scores.json
 
-Counts the matrix products of a forward and a backward pass, two operations per multiply-accumulate, and takes attention
-matrices as full although they are causal. Elementwise operations are not counted. The model's weights are never
-allocated.
+FLAGS are those of fairseq-train, such as `--arch ilr_small --max-update 7629`. Counts the matrix products of a forward
+and a backward pass, two operations per multiply-accumulate, and takes attention matrices as full although they are
+causal. Elementwise operations are not counted. The model's weights are never allocated.
 """
 
 import argparse

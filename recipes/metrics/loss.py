@@ -1,6 +1,6 @@
 """Print the loss at the last validation of a training, in nats per symbol and without label smoothing, as JSON.
 
-    python loss.py train.log > scores.json
+    PYTHONPATH=. python recipes/metrics/loss.py train.log > scores.json
 
 The log has fairseq's JSON format, with losses to base 2.
 """

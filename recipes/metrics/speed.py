@@ -1,6 +1,6 @@
 """Print the training speed of a fairseq model and its ratio to another model's (Takase & Kiyono, Tables 1 and 4).
 
-    python speed.py cycle --beside universal_wide [--tokens 3584] [--rounds 7] [flags of the first model] > scores.json
+    PYTHONPATH=. python recipes/metrics/speed.py cycle --beside universal_wide [--rounds 7] [flags] > scores.json
 
 `--init` applies to both models: the paper trains all of its translation models with Admin.
 
