@@ -125,18 +125,24 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
     """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
     if not text:
         return False
-    most = _longest_source(max_positions)
+    most, is_speech = _longest_source(max_positions), task.source_dictionary is None
+    shown = text if is_speech else _beginning(text)
     try:
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
     except (OSError, RuntimeError, ValueError) as error:
         named = str(error).startswith(text)  # by the error of an audio file
-        logger.warning(f"{error if named else f'{text[:80]}: {error}'}: left empty")
+        logger.warning(f"{error if named else f'{shown}: {error}'}: left empty")
         return False
     if most is not None and length > most:
-        unit = "frames" if task.source_dictionary is None else "tokens"
-        logger.warning(f"{text[:80]}: is {length} {unit} long: must be <= {most}: left empty")
+        unit = "frames" if is_speech else "tokens"
+        logger.warning(f"{shown}: is {length} {unit} long: must be <= {most}: left empty")
     warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most
+
+
+def _beginning(text: str) -> str:
+    """A text that fits into a line of the log."""
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _longest_source(max_positions: Any) -> int | None:
@@ -173,6 +179,6 @@ def warn_of_unknown_words(text: str, tokens: Tensor, dictionary: Dictionary | No
     unknown, words = int(tokens.eq(dictionary.unk()).sum()), int(tokens.ne(dictionary.eos()).sum())
     if 2 * unknown > words:
         logger.warning(
-            f"{text[:80]}: {unknown} of {words} symbols are unknown: segment the text as for training "
+            f"{_beginning(text)}: {unknown} of {words} symbols are unknown: segment the text as for training "
             "(--bpe sentencepiece --sentencepiece-model FILE, or bpe=..., sentencepiece_model=...)"
         )
