@@ -286,9 +286,9 @@ class LoopedVisionTransformer(ImageModel):
         replace(self.config, img_size=img_size)  # a configuration checks itself; this one is not kept
         before = self.patch_embed.grid_size
         self.patch_embed.set_input_size(img_size)
-        for name in self.tables if self.patch_embed.grid_size != before else ():
+        for name in self.tables:
             table = getattr(self, name)
-            if table is not None:
+            if table is not None and self.patch_embed.grid_size != before:
                 resampled = resample_table(table, self.patch_embed.grid_size, before, self.num_prefix_tokens)
                 if isinstance(table, nn.Parameter):
                     resampled = nn.Parameter(resampled, requires_grad=table.requires_grad)
