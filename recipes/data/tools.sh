@@ -21,9 +21,16 @@ verify() {
 
 # download URL FILE NAME [CHECKSUM]: download FILE, which is created only when complete; NAME is its path in DATA_ROOT.
 download() {
+    local transfer=(curl --fail --location --retry 3 --output "$2.part" "$1") status=0
     if [ "$DRY_RUN" != 1 ] && [ -e "$2" ]; then return; fi
     need curl
-    run curl --fail --location --retry 3 --continue-at - --output "$2.part" "$1" ||
+    run "${transfer[@]}" --continue-at - || status=$?
+    # Some servers send no rest of a file (33), others an error where there is no rest (22): fetch all of it again.
+    if [ $status = 33 ] || [ $status = 22 ]; then
+        status=0
+        "${transfer[@]}" || status=$?
+    fi
+    [ $status = 0 ] ||
         fail "$1: not reached; without a network, put the file in a folder, as $3, and set DATA_ROOT (see the head of $0)"
     if [ -n "${4:-}" ]; then verify "$2.part" "$4"; fi
     run mv "$2.part" "$2"

@@ -1,5 +1,6 @@
 """The preparation of public data sets, from small files laid out like the real ones to what fairseq and timm read."""
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -7,6 +8,8 @@ import shlex
 import shutil
 import struct
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import clean
@@ -293,6 +296,30 @@ def test_an_unfinished_download_goes_on_and_is_verified(tmp_path):
     assert "the published file has" in cli.run("bash", "-c", f"{call} {'0' * 64}", fails=True)
     assert not target.exists()
     cli.run("bash", "-c", f"{call} {digest}")
+    assert target.read_bytes() == source.read_bytes()
+
+
+class NoRest(SimpleHTTPRequestHandler):
+    """Has no more of a file that is complete, as most servers."""
+
+    def do_GET(self):
+        if "Range" not in self.headers:
+            return super().do_GET()
+        self.send_response(416)
+        self.send_header("Content-Range", "bytes */10240")
+        self.end_headers()
+
+
+@pytest.mark.parametrize(("server", "begun"), [(SimpleHTTPRequestHandler, 5000), (NoRest, 10240)])
+def test_a_download_begins_again_where_the_server_sends_no_rest(server, begun, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(range(256)) * 40)
+    Path(f"{target}.part").write_bytes(bytes(begun))
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(server, directory=tmp_path)) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{serving.server_port}/source"
+        cli.run("bash", "-c", f"source {RECIPES}/data/tools.sh; download {url} {target} name", env={"NO_PROXY": "*"})
+        serving.shutdown()
     assert target.read_bytes() == source.read_bytes()
 
 
