@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fairseq.logging.progress_bar import SimpleProgressBar, TqdmProgressBar
+from fairseq.logging.progress_bar import BaseProgressBar, SimpleProgressBar, TqdmProgressBar
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.commands import is_fairseq_command
@@ -38,19 +38,24 @@ def _shorten_lines(unused: None, trainer: Trainer, *others, **more) -> None:
 
     @instead((SimpleProgressBar, TqdmProgressBar), "log")
     def log(original: Callable, bar: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None):
-        original(bar, brief(stats, limits, len(bar)), tag=tag, step=step)
+        original(bar, brief(stats, limits.max_update, updates_left(bar, limits.max_epoch)), tag=tag, step=step)
 
 
-def brief(stats: dict[str, Any], limits: Any, updates_per_epoch: int) -> dict[str, Any]:
+def updates_left(bar: BaseProgressBar, max_epoch: int) -> float:
+    """To the end of that epoch, if those to come are as long as this one: `--update-freq` may change; 0 is no end."""
+    return len(bar) * (max_epoch - bar.epoch + 1) - bar.iterable.n if max_epoch else math.inf
+
+
+def brief(stats: dict[str, Any], max_update: int, left: float) -> dict[str, Any]:
     """The numbers of a line: updates, losses, rate, words a second, and the time left without validations.
 
     Args:
         stats: fairseq's.
-        limits: the options `max_update` and `max_epoch`; without either, no time is left out or known.
-        updates_per_epoch: of this epoch.
+        max_update: fairseq's option, 0 for no limit.
+        left: updates to the end of the last epoch; infinite for no limit. Without either, no time is known.
     """
     done, speed = stats.get("num_updates", 0), stats.get("ups", 0)
-    last = min(limits.max_update or math.inf, (limits.max_epoch or math.inf) * updates_per_epoch)
+    last = min(max_update or math.inf, done + left)
     known = math.isfinite(last)
     line = {"update": f"{done}/{last}" if known else done}
     line |= {name: value for name, value in stats.items() if name not in DETAILS}

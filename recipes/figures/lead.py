@@ -9,6 +9,7 @@ finished fairseq-train with --log-format json: its last validation counts as its
 picture, as CSV.
 """
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def draw(found: pd.DataFrame, path: Path) -> None:
     """Draws a line and a band for each label."""
     figure = page(3.2)
     axes = figure.subplots()
-    for (label, lines), colour in zip(found.groupby("over", sort=False), COLOURS):
+    for (label, lines), colour in zip(found.groupby("over", sort=False), itertools.cycle(COLOURS)):
         axes.plot(lines[SHARE], lines[MEAN], color=colour, label=f"over {label}")
         axes.fill_between(lines[SHARE], lines[LEAST], lines[MOST], color=colour, alpha=0.2, linewidth=0)
     axes.axhline(0, color="grey", linewidth=1)

@@ -7,7 +7,7 @@ runs as trained and reads the number of steps; numbers that its text cannot ask 
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -31,9 +31,13 @@ def load(path: str) -> tuple[torch.nn.Module, AutomatonTask]:
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), task
 
 
-def reachable(task: AutomatonTask, steps: Iterable[int]) -> list[int]:
-    """Those numbers of steps for which the model can be asked."""
-    return [step for step in steps if task.cfg.pass_steps or step <= task.cfg.steps]
+def reachable(task: AutomatonTask, steps: Sequence[int]) -> list[int]:
+    """Those numbers of steps for which the model can be asked. Raises ValueError if there are none."""
+    found = [step for step in steps if step >= 1 and (task.cfg.pass_steps or step <= task.cfg.steps)]
+    if not found:
+        most = "" if task.cfg.pass_steps else f" and <= {task.cfg.steps}"
+        raise ValueError(f"--steps {' '.join(map(str, steps))}: one must be >= 1{most}")
+    return found
 
 
 @torch.no_grad()

@@ -1,8 +1,10 @@
 """What fairseq-train says where no log was chosen."""
 
-from types import SimpleNamespace
+import math
 
 import pytest
+from fairseq.data.iterators import CountingIterator, GroupedIterator
+from fairseq.logging.progress_bar import SimpleProgressBar
 
 from fairseq_plugin import log
 from tests.support import cli
@@ -13,16 +15,21 @@ SHORT = ["--user-dir", cli.PLUGIN, "--source-lang", "en", "--target-lang", "de",
 
 @pytest.mark.parametrize(
     ("limits", "update", "left"),
-    [
-        (dict(max_update=100, max_epoch=0), "40/100", "0:00:30"),
-        (dict(max_update=0, max_epoch=3), "40/60", "0:00:10"),
-        (dict(max_update=0, max_epoch=0), 40, None),
-    ],
+    [((100, math.inf), "40/100", "0:00:30"), ((0, 20), "40/60", "0:00:10"), ((0, math.inf), 40, None)],
 )
 def test_a_line_has_update_loss_rate_speed_and_time_left(limits, update, left):
-    line = log.brief(STATS, SimpleNamespace(**limits), updates_per_epoch=20)
+    line = log.brief(STATS, *limits)
     expected = dict(update=update, loss=5.0, wps=900.0, lr=0.001, accuracy=0.5, left=left)
     assert line == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_updates_are_counted_to_the_end_of_the_last_epoch():
+    """By the length of the present epoch: with `--update-freq 1,4` the second has a quarter of the first's updates."""
+    batches = GroupedIterator(CountingIterator(range(20)), 4)
+    bar = SimpleProgressBar(batches, epoch=2)
+    left = [log.updates_left(bar, 3) for _ in bar]
+    assert left == [9, 8, 7, 6, 5]
+    assert log.updates_left(bar, 0) == math.inf
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import math
 from argparse import Namespace
 from collections import Counter
 
+import automaton
 import eight_bits
 import pronunciation
 import pytest
@@ -122,3 +123,11 @@ def test_errors_are_those_to_the_nearest_pronunciation():
         "word_error_rate": 66.67,
         "phoneme_error_rate": round(100 * (0 + 1 + 4) / (6 + 3 + 3), 2),
     }
+
+
+@pytest.mark.parametrize(("pass_steps", "asked"), [(False, [1, 12]), (True, [1, 12, 24])])
+def test_rows_are_predicted_for_the_steps_that_the_text_can_ask_for(pass_steps, asked):
+    task = Namespace(cfg=Namespace(pass_steps=pass_steps, steps=12))
+    assert automaton.reachable(task, [0, 1, 12, 24]) == asked
+    with pytest.raises(ValueError, match="^--steps 0 -1: one must be >= 1"):
+        automaton.reachable(task, [0, -1])

@@ -185,9 +185,9 @@ def test_the_recorded_runs_can_be_called_again():
     recorded = [found for path in RECIPES.glob("*/results.csv") for found in results_csv.read(path)]
     assert recorded
     for found in recorded:
-        settings, script, _ = re.fullmatch(r"((?:[A-Z_]+=\S+ )+)(recipes/\S+\.sh)( .+)?", found["cmd"]).groups()
+        settings, script, row = re.fullmatch(r"((?:[A-Z_]+=\S+ )+)(recipes/\S+\.sh) (\S+).*", found["cmd"]).groups()
         assert set(dict(setting.split("=") for setting in settings.split())) >= {"SCALE", "SEED"}
-        assert (cli.REPOSITORY / script).is_file()
+        NAMED[script.removeprefix("recipes/").removesuffix(".sh")].find(row)
 
 
 def test_nothing_of_the_corpora_is_in_the_repository():

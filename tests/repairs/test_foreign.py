@@ -128,8 +128,8 @@ def test_an_array_cannot_point_into_memory(hostile, tmp_path):
 
 @pytest.mark.parametrize("function", [np.ndarray, np.dtype])
 def test_functions_of_numpy_are_not_called(function, tmp_path):
-    torch.save({"model": {}, "extra_state": Pickled(function, ((2**40,),))}, tmp_path / "array.pt")
-    with pytest.raises(CheckpointError, match=f"^{tmp_path}/array.pt: not a checkpoint"):
+    torch.save({"model": {}, "counts": Pickled(function, ((2**40,),))}, tmp_path / "array.pt")
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/array.pt: .*(not callable|nothing in it was run)"):
         load_safely(tmp_path / "array.pt")
 
 

@@ -50,13 +50,19 @@ def test_the_configuration_of_fairseq_hydra_train_too():
         Trainer(configuration, None, None, None)
 
 
+FAILING = ["--lr-scheduler", "inverse_sqrt", "--update-freq", "1", "--max-epoch", "2"]
+FAILING += ["--eval-bleu", "--eval-bleu-detok", "moses"]
+
+
 @pytest.mark.parametrize(("option", "value"), TRIED)
 def test_what_is_rejected_fails_in_fairseq(option, value, text, tmp_path, monkeypatch):
     monkeypatch.setattr(ranges.check_ranges, "__code__", (lambda args: None).__code__)
-    flags = ["--lr-scheduler", "inverse_sqrt", "--update-freq", "1", "--max-epoch", "2"]
-    flags += ["--eval-bleu", "--eval-bleu-detok", "moses"]
     with pytest.raises(Exception, match="."):
-        upstream.run_training("transformer", text, tmp_path, *flags, f"{option}={value}")
+        upstream.run_training("transformer", text, tmp_path, *FAILING, f"{option}={value}")
+
+
+def test_the_training_that_they_end_does_not_fail_without_them(text, tmp_path):
+    upstream.run_training("transformer", text, tmp_path, *FAILING)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +83,8 @@ def test_generation_too(flag):
         options.parse_args_and_arch(options.get_generation_parser(), words)
 
 
-def test_more_hypotheses_than_the_beam_has_are_all_of_them(text, tmp_path):
-    path = upstream.run_training("transformer", text, tmp_path)
+def test_more_hypotheses_than_the_beam_has_are_all_of_them(trained_once):
+    text, path = trained_once("transformer")
     found = upstream.use("generate", text, path, "--beam", "2", "--nbest", "3", "--max-len-b", "5")[1]
     assert found.count("\nH-0\t") == 2
 

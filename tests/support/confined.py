@@ -10,6 +10,7 @@ from pathlib import Path
 
 MOST = 4 << 30  # bytes of address space that a job may add
 CHANGES = ("remove", "rename", "mkdir", "rmdir", "link", "symlink", "truncate", "chmod", "chown", "utime", "mkfifo")
+PLACES = {"rename": slice(2), "link": slice(2), "symlink": slice(1, 2)}  # of what changes, among the arguments
 RUNS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "socket.connect", "urllib.Request")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 SHARED = ("/dev/null", "/dev/shm/", "/dev/tty", "/proc/self/")
@@ -42,7 +43,7 @@ def confine(settings: dict) -> None:
         elif event in RUNS:
             effect = event != "socket.connect" or not meets(args[1])
         else:
-            effect = name in CHANGES and not all(map(within, args[: 1 + (name in ("rename", "link"))]))
+            effect = name in CHANGES and not all(map(within, args[PLACES.get(name, slice(1))]))
         if effect:
             os.write(report, f"{event} {' '.join(map(str, args))!r:.300}\n".encode())
 
