@@ -154,7 +154,7 @@ def test_our_programs_know_the_options(program):
     subcommands = ("unshare", "hf", "onnx", "train", "encode")
     for words in calls:
         if program == "make":
-            assert words[0] in cli.run("make", "-C", ROOT, "help")
+            assert words[0] in re.findall(r"^make ([\w-]+)", cli.run("make", "-C", ROOT, "help"), re.M)
             continue
         script = next(i for i, word in enumerate(words) if word.endswith(".py") or words[i - 1] == "-m")
         module = words[script - 1] == "-m"

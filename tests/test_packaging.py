@@ -125,6 +125,8 @@ def test_every_import_is_declared(site):
     texts = {"safetensors", "sentencepiece", "tokenizers"}  # the extra fairseq has them
     assert imported("fairseq_repairs") <= declared | HOST | {"fairseq_cli"} | speech
     assert imported("fairseq_plugin") <= declared | HOST | {"fairseq_cli"} | speech | images | texts | graphs
+    of_timm = {re.match(r"[\w-]+", line)[0] for line in required if re.search("extra == .timm", line)}
+    assert imported("timm_plugin") <= declared | of_timm | {"PIL", "safetensors"} | tools | graphs  # timm has these two
     demo = {re.match(r"[\w-]+", line)[0] for line in required if re.search("extra == .demo", line)}
     records = {path.stem for path in (cli.REPOSITORY / "recipes" / "records").iterdir()}
     assert imported("recipes/records") <= declared | demo | records | {"fairseq", "timm"}

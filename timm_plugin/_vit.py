@@ -317,8 +317,7 @@ class LoopedVisionTransformer(ImageModel):
         if size is None:
             return state_dict
         grid, prefix = self.patch_embed.grid_size, self.num_prefix_tokens
-        patches = (side // count for side, count in zip(self.patch_embed.img_size, grid))
-        saved = tuple(side // patch for side, patch in zip(to_2tuple(size), patches))
+        saved = tuple(side // patch for side, patch in zip(to_2tuple(size), self.patch_embed.patch_size))
         for name in self.tables if saved != grid else ():
             theirs = state_dict.get(name)
             if theirs is not None and theirs.dim() == 3 and theirs.shape[1] == prefix + math.prod(saved):

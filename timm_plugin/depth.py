@@ -35,7 +35,8 @@ from timm_plugin.training.user_module import add_user_module
 def assignments(model: ImageModel) -> list[curve.Setting]:
     """The depths to try; the last one is the full depth. Raises ValueError if the checkpoint runs at no other depth."""
     loops, step = named_loops(model), model.depth_rules().get("step", 1)
-    units = {name: 1 if len(loops) == 1 else len(loop.blocks) for name, loop in loops.items()}
+    pyramid = hasattr(model, "stages")
+    units = {name: len(loop.blocks) if pyramid else 1 for name, loop in loops.items()}
     possible = set.intersection(*(set(curve.depths(loop, units[name], step)) for name, loop in loops.items()))
     if len(possible) < 2:
         raise curve.only_full_depth(loops)
@@ -120,7 +121,8 @@ def read_images(folder: Path, split: str, model: nn.Module, batch_size: int = 64
         dataset = create_dataset("", str(folder), split=split)
     except RuntimeError as error:
         raise ValueError(f"IMAGES={folder}: {error}") from None
-    splits = [name for name in SPLITS if (folder / name).is_dir()]
+    folders = [name for name in SPLITS if (folder / name).is_dir()]
+    splits = [name for name in folders if any(inner.is_dir() for inner in (folder / name).iterdir())]  # else: classes
     if splits and Path(getattr(dataset.reader, "root", "")) == folder:  # timm falls back to all splits together
         raise ValueError(f"--split={split}: must be one of {', '.join(splits)}")
     if rule := broken_rule(model, class_names(dataset)):

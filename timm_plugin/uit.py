@@ -96,7 +96,7 @@ class UniversalViT(LoopedVisionTransformer):
         theirs, noted = state_dict.get(name), state_dict.get("loop.noted")
         if theirs is None or self.loop.whole is not None:  # a pruned model keeps all of its levels
             return super().adapt(state_dict)
-        trained = same_kind(used, len(theirs)) if noted is None else tuple(noted.tolist())
+        trained = same_kind(used, len(theirs)) if noted is None else tuple(map(int, noted))  # averages have floats
         # Otherwise there is nothing to do, or torch reports the mismatch.
         if trained not in (None, used) and set(trained) == set(used) and len(trained) == len(theirs):
             warn_of_depth(name, used, trained)

@@ -78,7 +78,9 @@ def recorded_attention(
         for name, loop in require_loops(model).items():
             stack.callback(loop.register_forward_pre_hook(partial(begin, name)).remove)
             for attention in _global_attention(name, loop):
-                stack.callback(delattr, attention, "attend")
+                outer = vars(attention).get("attend")  # of a recorder around this one
+                undo = (delattr, attention, "attend") if outer is None else (setattr, attention, "attend", outer)
+                stack.callback(*undo)
                 attention.attend = partial(attend, name, attention.attend)
         yield found
 

@@ -109,7 +109,7 @@ def test_dropped_attention_weights_are_zero(causal):
     torch.manual_seed(1)
     q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
     left = attention.dropout(attention_weights(q, k, causal_bias(5, x) if causal else bias))
-    assert left.eq(0).sum() > (20 if causal else 0)
+    assert left.eq(0).sum() > (60 if causal else 30)  # those that the mask hides
     torch.testing.assert_close(found, attention.out((left @ v).transpose(1, 2).flatten(2)))
 
 

@@ -51,6 +51,18 @@ def test_recorded_weights_are_those_that_the_model_applies(name):
     assert not any("attend" in vars(module) for module in model.modules())
 
 
+def test_recorders_of_a_model_do_not_disturb_each_other():
+    model = vision.small("uit")
+    with record.recorded_attention(model) as outer:
+        with record.recorded_attention(model, keep=torch.Tensor.sum) as inner:
+            model(vision.images(model))
+        assert torch.equal(torch.stack(inner["loop"]), torch.stack([each.sum() for each in outer["loop"]]))
+        outer.clear()
+        model(vision.images(model))
+        assert len(outer["loop"]) == 3
+    assert not any("attend" in vars(module) for module in model.modules())
+
+
 def test_recorded_weights_keep_masks_and_positions():
     """Of a decoder and of a language model with ALiBi: nothing looks ahead, or at padding."""
     model = models.tiny("vanilla_tiny")

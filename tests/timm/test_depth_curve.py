@@ -25,6 +25,7 @@ KWARGS = ["--model-kwargs", *(f"{name}={value}" for name, value in SHAPE.items()
         ("recursive_deit_tiny", {}, ["3", "6"]),
         ("recursive_deit_tiny", dict(depth=2, loops=3, loop_order="external"), ["2", "4", "6"]),
         ("sret_t", {}, ["1", "2"]),
+        ("sret_t", dict(depths=(2,), num_heads=(2,), groups=((8, 2),)), ["1", "2"]),
     ],
 )
 def test_the_depths_that_are_tried(model, options, names):
@@ -56,9 +57,9 @@ def test_time_is_per_image_and_no_graph_is_kept(monkeypatch):
 
 @pytest.fixture
 def images(images, tmp_path):
-    """Two classes of the same images."""
+    """Two classes of the same images; one has the name of a split."""
     (tmp_path / "images").mkdir()
-    for name in "ab":
+    for name in ("a", "train"):
         (tmp_path / "images" / name).symlink_to(images / "val" / "blue")
     return tmp_path / "images"
 

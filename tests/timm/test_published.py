@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.support import reference_vision, vision
 from tests.support.golden import golden
 from tests.support.recorded import IMAGES, load
-from tests.support.vision import every_case, is_pyramid, timm
+from tests.support.vision import is_pyramid, timm
 from timm_plugin.published import from_published, to_published
 
 
@@ -109,7 +109,9 @@ def slices_of(stage: nn.Module) -> list[list]:
 
 # RingFormer and its baselines are compared with the published code alone. Beside them, the references leave out other
 # poolings and tables than the family's own.
-WITHOUT_REFERENCE = {"sret, neither NLL nor LRC", "sret, maximum", "sret, class token"}
+PUBLISHED_ALONE = ("ringformer", "uit", "owf", "plain")
+OTHERS = {"sret, neither NLL nor LRC", "sret, maximum", "sret, class token"}
+REFERENCED = [case for case in vision.STRUCTURES if not case.startswith(PUBLISHED_ALONE) and case not in OTHERS]
 
 
 def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
@@ -123,10 +125,8 @@ def by_reference(case: str, model: nn.Module, image: Tensor) -> Tensor:
     return reference_vision.recursive_deit(model.state_dict(), image, config.num_heads, config.passes())
 
 
-@every_case
+@pytest.mark.parametrize("case", REFERENCED)
 def test_references(case):
-    if case in WITHOUT_REFERENCE or case.startswith(("ringformer", "uit", "owf", "plain")):
-        return
     model, x = vision.small_with_images(case)
     expected = torch.stack([by_reference(case, model, image) for image in x])
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-9)

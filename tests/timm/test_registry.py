@@ -77,6 +77,7 @@ def test_device_and_type_are_those_asked_for(name):
 FEW = {
     "test_published_sizes_work": "of the models with slices",
     "test_released_files_load_as_they_are": "of the models whose code has been released",
+    "test_references": "of the models that the published code does not show with every option",
     "test_an_order_replaces_the_layers_of_the_preset": "of one model of each family that takes an order",
     "test_deep_supervision_is_the_loss_of_all_depths": "of the models with elastic depth",
     "test_distillation_trains_the_full_depth": "of the models with elastic depth",

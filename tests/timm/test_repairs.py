@@ -86,9 +86,11 @@ def test_no_checkpoint_is_removed_before_another_takes_its_name(saver, tmp_path,
     saver.save_checkpoint(0, metric=1.0)
     names = {"last.pth.tar", "model_best.pth.tar", "checkpoint-0.pth.tar"}
     assert {path.name for path in tmp_path.iterdir()} == names
-    seen, remove = [], os.unlink
-    monkeypatch.setattr(os, "unlink", lambda path, **options: (seen.append(os.path.basename(path)), remove(path)))
+    seen, remove = [], os.remove
+    for name in ("remove", "unlink"):
+        monkeypatch.setattr(os, name, lambda path, **options: (seen.append(os.path.basename(path)), remove(path)))
     saver.save_checkpoint(1, metric=2.0)
+    assert "checkpoint-0.pth.tar" in seen
     assert not {"last.pth.tar", "model_best.pth.tar"} & set(seen)
     assert timm.utils.checkpoint_saver.load_checkpoint_metadata(tmp_path / "model_best.pth.tar")["epoch"] == 1
 

@@ -43,12 +43,13 @@ def test_set_input_size_resamples(case):
         model = vision.small(case)
         old = {name: getattr(model, name).detach().clone() for name in TABLES if getattr(model, name, None) is not None}
         old_grid, prefix = model.patch_embed.grid_size, getattr(model, "num_prefix_tokens", 0)
+        trained = {name for name, _ in model.named_parameters()}
         model.set_input_size(size)
         grid = model.patch_embed.grid_size
         assert timm.models.get_model_traits(model)["img_size"] == size
         for name, table in old.items():
             new = getattr(model, name)
-            assert isinstance(new, torch.nn.Parameter) == (name in dict(model.named_parameters()))
+            assert isinstance(new, torch.nn.Parameter) == (name in trained)
             torch.testing.assert_close(new.detach(), resampled(table, grid, old_grid, prefix))
             assert not torch.equal(new.flatten()[: table.numel()], table.flatten())
         x = vision.images(model)
@@ -115,12 +116,15 @@ def test_a_table_of_images_that_are_not_square_is_loaded_at_its_size():
     torch.testing.assert_close(model.pos_embed.detach(), expected.detach())
 
 
-@pytest.mark.parametrize(("name", "size"), [("recursive_deit_tiny", (16, 64)), ("uit", (16, 48))])
-def test_a_folder_names_the_size_of_images_that_are_not_square(name, size, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "size", "side"),
+    [("recursive_deit_tiny", (16, 64), 32), ("recursive_deit_tiny", (16, 64), 20), ("uit", (16, 48), 32)],
+)
+def test_a_folder_names_the_size_of_images_that_are_not_square(name, size, side, tmp_path):
     wide = vision.small(name, img_size=size)
     timm.models.save_for_hf(wide, tmp_path, safe_serialization=True)
-    model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=32)
-    wide.set_input_size(32)
+    model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=side)
+    wide.set_input_size(side)
     for key, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, wide.state_dict()[key].to(tensor))
 
