@@ -48,7 +48,7 @@ test: $(FULL)
 
 test-fairseq: $(FULL)
 	@test -d "$(FAIRSEQ)/tests" || { echo "FAIRSEQ=$(FAIRSEQ): must be the folder of a checkout of fairseq" >&2; exit 1; }
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.fairseq_suite $(FAIRSEQ) $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.fairseq_suite "$(FAIRSEQ)" $(ARGS)
 
 test-timm: $(FULL)
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)
@@ -69,7 +69,7 @@ bench: $(FULL)
 	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
 
 gpu: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu.sh; tested=$$?; PATH="$(CURDIR)/$(BIN):$$PATH" recipes/gpu.sh && exit $$tested
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python tests/gpu.sh; tested=$$?; PATH="$(CURDIR)/$(BIN):$$PATH" recipes/gpu.sh && exit $$tested
 
 test-official:
 	tests/official.sh

@@ -95,15 +95,21 @@ need() {
 
 # runs PROGRAM TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings
 # of the table's script (SCALE, SEED, DATA_ROOT, ...). Sets SCALE to its default, smoke, and RUNS to one ROW=PATH each, PATH being
-# FILE in the row's run folder. FLAGS that PROGRAM does not take are rejected first.
+# FILE in the row's run folder. FLAGS that PROGRAM does not take, and several SEEDS, are rejected first.
 runs() {
     local row
     check_flags "$1"
+    one_seed
     RUNS=() SCALE=${SCALE:-smoke}
     for row in "${@:4}"; do
         "$ROOT/recipes/$2.sh" "$row"
         RUNS+=("$row=$("$ROOT/recipes/$2.sh" folder "$row")/$3")
     done
+}
+
+# one_seed: fail if SEEDS has several.
+one_seed() {
+    [ "$(wc -w <<<"${SEEDS:-}")" -le 1 ] || fail "SEEDS=$SEEDS: must be one seed here, such as SEED=2"
 }
 
 # check_flags PROGRAM: fail if FLAGS begin with another word, have a value that PROGRAM (of figures/, or installed) rejects, or an

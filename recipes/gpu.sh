@@ -17,6 +17,7 @@ export SCALE OUT
 case $SCALE in paper | smoke) ;; *) fail "SCALE=$SCALE: must be paper or smoke" ;; esac
 [[ $BUDGET =~ ^[1-9][0-9]*$ ]] || fail "BUDGET=$BUDGET: must be a whole number of at least 1"
 [ $# = 0 ] || fail "$1: takes no arguments; settings come first, such as SCALE=smoke $0"
+one_seed
 
 # begin COMMAND...: run it in the background for what is left of BUDGET.
 begin() {

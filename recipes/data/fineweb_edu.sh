@@ -50,8 +50,8 @@ documents() {
         [ "$DRY_RUN" = 1 ] || [ -d "$source" ] || fail "DATA_ROOT=$DATA_ROOT: holds no folder fineweb_edu"
     fi
     run python "$STEPS/documents.py" "$source" "$SOURCE" "$RAW" --train "$TOKENS" --valid $((TEST / 10)) --test $TEST ||
-        fail "https://huggingface.co/datasets/$HUB: could not be read, for the reason above; without a network, put its files" \
-            "into a folder fineweb_edu and set DATA_ROOT to its parent folder (see the head of $0)"
+        fail "$source: could not be read, for the reason above; without a network, put the files of" \
+            "https://huggingface.co/datasets/$HUB into a folder fineweb_edu and set DATA_ROOT to its parent folder (see the head of $0)"
 }
 
 binarization() {

@@ -2,7 +2,7 @@
 # Links a translation data set that you have prepared yourself, for Table 2 of Takase & Kiyono, whose two sets are not public.
 #   SET=genuine|synthetic PREPARED=FOLDER recipes/data/prepared.sh
 # SET       genuine: 44.2M pairs; synthetic: these and 284.3M back-translated ones
-# PREPARED  folder with bin/, the output of fairseq-preprocess, and the plain references of its test sets,
+# PREPARED  the first time, a folder with bin/, the output of fairseq-preprocess, and the plain references of its test sets,
 #           raw/test.LANGUAGE, raw/test1.LANGUAGE, ..., raw/test8.LANGUAGE: newstest2010, 2011, ..., 2016, 2018 and 2019. Its
 #           text has to be Moses' tokens in pieces of subword-nmt (with @@), by which translations are made plain text.
 # VERIFY    0 accepts another number of pairs
@@ -27,6 +27,10 @@ check() {
         fail "PREPARED=$PREPARED: $found pairs, but the $SET set has $LEAST to $MOST (VERIFY=0 accepts it)"
 }
 
+if [ -z "${PREPARED:-}" ] && [ -d "$LINK/bin" ]; then
+    log "$LINK: linked before"
+    exit
+fi
 if [ "$DRY_RUN" != 1 ]; then
     [ -n "${PREPARED:-}" ] || fail "PREPARED: must name a folder with the $SET pairs in bin/ and raw/ (see the head of $0)"
     check

@@ -21,12 +21,16 @@ verify() {
 
 # download URL FILE NAME [CHECKSUM]: download FILE, which is created only when complete; NAME is its path in DATA_ROOT.
 download() {
-    local transfer=(curl --fail --location --retry 3 --output "$2.part" "$1") status=0
+    local transfer=(curl --fail --location --retry 3 --output "$2.part" "$1") status=0 answer=''
     if [ "$DRY_RUN" != 1 ] && [ -e "$2" ]; then return; fi
     need curl
-    run "${transfer[@]}" --continue-at - || status=$?
-    # Some servers send no rest of a file (33), others an error where there is no rest (22): fetch all of it again.
-    if [ $status = 33 ] || [ $status = 22 ]; then
+    if [ "$DRY_RUN" = 1 ]; then
+        run "${transfer[@]}" --continue-at -
+    else
+        answer=$("${transfer[@]}" --continue-at - --write-out '%{http_code}') || status=$?
+    fi
+    # Some servers send no rest of a file, others say that there is none: fetch all of it again.
+    if [ $status = 33 ] || [ "$answer" = 416 ]; then
         status=0
         "${transfer[@]}" || status=$?
     fi

@@ -35,6 +35,7 @@ BYTES, MEAN, LOW, HIGH = "stored MB", "wrong words, %", "best seed", "worst seed
 def points(table: rows.Table) -> pd.DataFrame:
     """The mean and range of each row that has been trained, with its kind and size."""
     lines = render.shown(table)
+    lines = lines[lines["scale"] == "small"]
     lines = lines.assign(value=pd.to_numeric(lines["value"]), size=pd.to_numeric(lines["params"]) * 4 / 1e6)
     files = lines[lines["metric"] == render.METRICS["megabytes"]].groupby("row")["value"].mean()
     lines = lines[lines["metric"] == render.METRICS["word_error_rate"]]
@@ -44,7 +45,7 @@ def points(table: rows.Table) -> pd.DataFrame:
             row = lines[lines["row"] == name]
             if len(row):
                 value, size = row["value"], files.get(name, row["size"].mean())
-                found.append((name, kind, size, value.mean(), value.min(), value.max(), len(row)))
+                found.append((name, kind, size, value.mean(), value.min(), value.max(), value.count()))
     return pd.DataFrame(found, columns=["row", "kind", BYTES, MEAN, LOW, HIGH, "seeds"])
 
 

@@ -42,9 +42,11 @@ def split(folder: Path, held_out: list[str]) -> dict[str, Recordings]:
     """The recordings of each set.
 
     Raises:
-        ValueError: if a speaker to hold out does not exist, or if no speaker is left for training.
+        ValueError: if there are no recordings, a speaker to hold out does not exist, or none is left for training.
     """
     speakers = by_speaker(folder, range(50))
+    if not speakers:
+        raise ValueError(f"{folder}: holds no recordings, such as 0_george_0.wav")
     for speaker in held_out:
         if speaker not in speakers:
             raise ValueError(f"--held-out {speaker}: must be among {', '.join(speakers)}")

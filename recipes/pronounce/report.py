@@ -5,6 +5,7 @@ python report.py RUN_FOLDER --data DATA_FOLDER
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,9 +46,14 @@ def main() -> None:
     print(f"The model stores {found['params']:,} parameters.")
     print(f"\nData: {args.data}\nCheckpoint and logs: {args.run}")
     print("\nTo pronounce words of your own, one a line:")
-    print(f"  echo hello | fairseq-interactive {args.data}/bin --user-dir {ROOT}/fairseq_plugin \\")
+    checkpoint = args.run / "checkpoints" / "checkpoint_last.pt"
+    # The program by its path: the demo is also run outside the environment.
+    program = Path(sys.executable).with_name("fairseq-interactive")
+    paths = program, args.data / "bin", ROOT / "fairseq_plugin", checkpoint
+    interactive, data, plugin, checkpoint = (shlex.quote(str(path)) for path in paths)
+    print(f"  echo hello | {interactive} {data} --user-dir {plugin} \\")
     print("      --source-lang letters --target-lang phonemes --bpe letters --beam 5 \\")
-    print(f"      --path {args.run}/checkpoints/checkpoint_last.pt 2>/dev/null | grep ^D")
+    print(f"      --path {checkpoint} 2>/dev/null | grep ^D")
 
 
 if __name__ == "__main__":

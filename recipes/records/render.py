@@ -39,9 +39,9 @@ def number(value: float, metric: str) -> str:
 
 
 def size(scale: str) -> tuple[int, float]:
-    """The place of a recorded scale, such as small-5000, among all scales, largest first."""
-    name, _, number = scale.partition("-")
-    return SCALES.index(name), -float(number or "inf")
+    """The place of a recorded scale, such as small-5000 or paper-code, among all scales, largest first."""
+    name, *parts = scale.split("-")
+    return SCALES.index(name), -min((float(part) for part in parts if part.isdecimal()), default=float("inf"))
 
 
 # Ours

@@ -101,6 +101,13 @@ def test_wrong_settings_and_missing_data_are_named(script, settings, message, tm
     assert "Traceback" not in output or settings == OFFLINE  # torchvision prints why it could not download
 
 
+@pytest.mark.parametrize("script", ["sret/figure5.sh", "gpu.sh"])
+def test_what_reads_one_seed_rejects_several(script, tmp_path):
+    output = recipe(script, fails=True, OUT=str(tmp_path), SCALE="smoke", SEEDS="1 2")
+    assert "error: SEEDS=1 2: must be one seed here, such as SEED=2" in output
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_finished_stage_stands_for_its_own_flags_only(tmp_path):
     script, out = tmp_path / "run.sh", str(tmp_path / "out")
     script.write_text(f'source "{RECIPES}/common.sh"\ntraining() {{ echo trains; }}\nstages "$OUT" training\n')
@@ -130,6 +137,12 @@ def test_an_interrupted_demo_resumes_and_a_finished_one_is_not_repeated(demo):
     assert "@ 8 updates" in before
     assert "training: done before" in recipe("pronounce/run.sh", SCALE="smoke", OUT=str(raw.parents[3]))
     assert (run / "train.log").read_text() == before
+
+
+@pytest.mark.slow
+def test_the_last_command_of_the_demo_works_outside_the_environment(demo):
+    command = demo[2].partition("To pronounce words of your own, one a line:\n")[2]
+    assert "D-0\t" in cli.run("bash", "-c", command, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(cli.REPOSITORY)})
 
 
 @pytest.mark.slow

@@ -353,6 +353,7 @@ def test_each_set_of_a_table_has_a_folder_of_its_own(tmp_path):
     link("synthetic", "large")
     links = [(tmp_path / "data" / "prepared" / name).resolve().name for name in ("genuine", "synthetic")]
     assert links == ["small", "large"]
+    assert "genuine: linked before" in recipe("data/prepared.sh", OUT=str(tmp_path), SET="genuine")
     assert "other: the genuine pairs have been" in link("genuine", "other", fails=True, VERIFY="0")
 
 

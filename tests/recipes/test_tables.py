@@ -332,7 +332,7 @@ def shown(monkeypatch, *lines: dict) -> str:
 
 
 def test_the_columns_of_the_largest_scales_come_first():
-    scales = ["small-7000", "small-15000", "small", "paper"]
+    scales = ["small-5000-20", "small-7000", "small-15000", "small", "paper-code-9000", "paper"]
     assert sorted(scales, key=render.size) == scales[::-1]
 
 
