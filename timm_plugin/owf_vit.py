@@ -1,7 +1,7 @@
 """One Wide FFN for images, which RingFormer-ViT is compared with: each depth has an attention, and all share one MLP.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3; One Wide Feedforward Is All You Need
-(arXiv:2309.01826). Everything else is as in :mod:`timm_plugin.ringformer_vit`.
+Paper: RingFormer (arXiv:2502.13181), section 4.1, appendix A.1, Tables 2 and 3; One Wide Feedforward Is All You
+Need (arXiv:2309.01826). Everything else is as in :mod:`timm_plugin.ringformer_vit`.
 """
 
 from collections.abc import Sequence

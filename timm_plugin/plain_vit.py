@@ -1,6 +1,6 @@
 """The unshared ViT that RingFormer-ViT is compared with; with an `order`, its layers may be shared in any way.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3. Everything else is as in
+Paper: RingFormer (arXiv:2502.13181), section 4.1, appendix A.1, Tables 2 and 3. Everything else is as in
 :mod:`timm_plugin.ringformer_vit`.
 """
 

@@ -1,8 +1,8 @@
 """RingFormer-ViT.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3; its baselines are in :mod:`timm_plugin.uit`,
-:mod:`timm_plugin.owf_vit` and :mod:`timm_plugin.plain_vit`. The blocks are pre-norm: projections read the normalised
-tokens, and level signals read the stream before the norm.
+Paper: RingFormer (arXiv:2502.13181), section 4.1, appendix A.1, Tables 2 and 3; its baselines are in
+:mod:`timm_plugin.uit`, :mod:`timm_plugin.owf_vit` and :mod:`timm_plugin.plain_vit`. The blocks are pre-norm:
+projections read the normalised tokens, and level signals read the stream before the norm.
 
 Differs from the paper: several blocks may be stored, and run in any `order`.
 Differs from the published code: the two factors of a level signal are never multiplied out; other image sizes are

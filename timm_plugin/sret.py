@@ -1,6 +1,6 @@
 """SReT: a pyramid of stages whose blocks run repeatedly, with sliced attention.
 
-Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 3 and Table 5.
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), sections 3 and 4, Tables 3 and 5.
 
 Differs from the published code: inference is deterministic (permutations are stored in the checkpoint, see
 `recurrence.papers.slices`); blocks may run any number of times; drop path rates follow the depth
@@ -505,19 +505,19 @@ def sret_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def sret_t_global(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SReT-T* of Table 5, without slices"""
+    """SReT-*T of Table 5, without slices"""
     return _create_sret("sret_t_global", pretrained, dict(T, groups=GLOBAL), kwargs)
 
 
 @register_model
 def sret_tl_global(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SReT-TL* of Table 5, without slices"""
+    """SReT-*TL of Table 5, without slices"""
     return _create_sret("sret_tl_global", pretrained, dict(TL, groups=GLOBAL), kwargs)
 
 
 @register_model
 def sret_s_global(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SReT-S* of Table 5, without slices"""
+    """SReT-*S of Table 5, without slices"""
     return _create_sret("sret_s_global", pretrained, dict(S, groups=GLOBAL), kwargs)
 
 

@@ -1,7 +1,7 @@
 """UiT, the Universal Transformer for images that RingFormer-ViT is compared with.
 
-Paper: RingFormer (arXiv:2502.13181), section 4.2, Tables 2 and 3; Universal Transformer (arXiv:1807.03819). Everything
-else is as in :mod:`timm_plugin.ringformer_vit`.
+Paper: RingFormer (arXiv:2502.13181), section 4.1, appendix A.1, Tables 2 and 3; Universal Transformer
+(arXiv:1807.03819). Everything else is as in :mod:`timm_plugin.ringformer_vit`.
 
 Differs from the published code: the position and depth parts of the table are stored separately.
 """

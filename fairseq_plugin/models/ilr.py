@@ -1,10 +1,11 @@
 """Language models of Intra-Layer Recurrence: LLaMA blocks, each run as often as a reuse map gives.
 
-Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 and 4, Tables 1 and 2.
+Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 and 4, Tables 1 and 3.
 
-The output matrix is the embedding, the FFN is 4 times as wide as the model, and nothing is unique to a pass. Block
-recurrence (`--block-loops`) repeats the entire stack instead; with `--inject-embedding`, the stack's input is added
-again before each repetition, or joined by a learned matrix (`--inject-adapter`).
+Nothing is unique to a pass. As in the published code, where the paper is silent, the output matrix is the embedding and
+the FFN is 4 times as wide as the model. Block recurrence (`--block-loops`) repeats the entire stack instead; with
+`--inject-embedding`, the stack's input is added again before each repetition, or joined by a learned matrix
+(`--inject-adapter`).
 
 Differs from the published code: that code creates the matrix, 2 C^2 parameters, wherever the input is injected, but
 never uses it. There is a cache; dropout is an option (0).

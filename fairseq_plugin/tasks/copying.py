@@ -12,8 +12,9 @@ is the current length and M the full length, and at full length also by 1 - exp(
 epochs; validation has as much noise as training, and the subset `test` always has all of it. Of several validation
 subsets, the loss of the first one counts.
 
-Differs from the published code, which multiplies the rate again at each doubling, and whose window is half the noise
-if that is less than 32. It validates every 100 updates, and doubles the noise no more often; here an epoch decides.
+Differs from the published code, which multiplies the rate again at each doubling and never raises it at full length,
+and whose window is half the noise if that is less than 32. It validates every 100 updates, and doubles the noise no
+more often; here an epoch decides.
 """
 
 import math

@@ -4,8 +4,8 @@
 #   recipes/data/wmt16_en_de.sh
 # Validation: newstest2013. Test: test, test1, ..., test6 are newstest2010, 2011, ..., 2016 (2014 is test4), with the text of
 # sacreBLEU (wmt14/full for 2014).
-# FROM       archive (default): the set as preprocessed by Google, which the paper used. Its address on Google Drive is
-#            reported to be unreachable at times; the MD5 sum is torchtext's.
+# FROM       archive (default): the set as preprocessed by Google, to which the release's page leads (the paper names no copy).
+#            Its address on Google Drive is reported to be unreachable at times; the MD5 sum is torchtext's.
 #            corpora: rebuilt from the same corpora in the same way: Europarl v7, Common Crawl and News Commentary v11, Moses'
 #            tokenizer (sacremoses instead of Perl), pairs of 1 to 80 words; a few pairs and merges differ.
 # DATA_ROOT  folder with wmt/wmt16_en_de.tar.gz, or for FROM=corpora

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Kausik, Figures 2(a) and 2(b) of both texts: validation and training loss of four models, June's Table 2 or July's, over
-# millions of input tokens. (July's figures show operations instead: for each model, a multiple of its tokens.) Both losses are
-# measured in evaluation mode, the training loss on part of the training text.
+# Kausik, Figures 2(a) and 2(b) of both texts: validation and training loss of four models, of June's Table 2 or July's Table 3,
+# over millions of input tokens. (July's figures show operations instead: for each model, a multiple of its tokens.) Both losses
+# are measured in evaluation mode, the training loss on part of the training text.
 #   recipes/kausik/figure2.sh june|july [options of recipes/figures/curves.py]
 source "$(dirname "$0")/../common.sh"
 

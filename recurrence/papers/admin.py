@@ -19,7 +19,8 @@ class Admin(Sum):
     omega is `weight + offset`, and profiling writes the offset: an optimizer may have copied the weights before the
     first batch and would overwrite them with its copy. The weight's gradient is that of omega.
 
-    Differs from the published code under weight decay, which pulls omega to its offset, there to 0. The paper has none.
+    Differs from the published code under weight decay, which pulls omega to its offset, there to 0. The release
+    has none.
     """
 
     def __init__(self, width: int):

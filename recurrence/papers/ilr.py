@@ -9,7 +9,8 @@ keeps the state bounded however many passes run: `norm(x + attention x)`, then `
 Source: LLaMA (arXiv:2302.13971), section 2.2; Intra-Layer Recurrence (arXiv:2505.01855), sections 3 and 4.
 Differs from the paper: it adds the stack's input at each repetition and leaves the first open; here, as in the code, it
 is added from the second on. The paper mentions the adapter, which is Huginn's, and uses the sum.
-Differs from LLaMA: the width of the FFN is an option; Intra-Layer Recurrence has 4 C instead of 8/3 C.
+Differs from LLaMA: the width of the FFN is an option. The published code of Intra-Layer Recurrence has 4 C instead of
+8/3 C; the paper gives none.
 """
 
 from collections.abc import Collection
