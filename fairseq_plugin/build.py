@@ -31,7 +31,8 @@ def build_architecture(
         **options: command-line options by name, which override the preset.
 
     Raises:
-        ValueError: if the name is not registered, or the architecture has no such option or rejects its value.
+        ValueError: if the name is not registered, or an architecture of this package has no such option or rejects its
+            value.
     """
     limits = {name: options.get(name, max_positions) for name in ("max_source_positions", "max_target_positions")}
     _check(arch, options)

@@ -108,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if args.command in ("hf", "onnx"):
             if args.output.exists():
                 raise ValueError(f"OUT={args.output}: must not exist yet")
+            if args.sentencepiece_model is not None and not args.sentencepiece_model.is_file():
+                raise ValueError(f"--sentencepiece-model={args.sentencepiece_model}: no such file")
             require_small(args.sentencepiece_model or "")
             data = args.dictionary or Path(_data(state) or args.input.parent)
             if args.command == "hf":

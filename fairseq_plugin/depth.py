@@ -31,7 +31,7 @@ from fairseq_plugin.tasks.answers import AnswerTask
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 
-LOWER_IS_BETTER = ("wer", "ter", "perplexity")
+LOWER_IS_BETTER = ("wer", "perplexity")
 # Options of fairseq-generate, with their defaults.
 UNSUPPORTED: dict[str, Any] = dict.fromkeys(("constraints", "lm_path", "replace_unk", "results_path"))
 UNSUPPORTED |= dict(score_reference=False, num_shards=1)

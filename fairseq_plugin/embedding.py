@@ -54,16 +54,17 @@ def load_pretrained(path: str, dictionary: Dictionary, embedding: nn.Embedding) 
     Raises:
         ValueError: naming the file, if it cannot be read, is not an embedding, or is of another width.
     """
+    reason = ""
     try:
         vectors = utils.parse_embedding(path)
     except OSError as error:
         raise ValueError(f"{path}: embedding cannot be read: {error.strerror}") from error
-    except (StopIteration, ValueError):
-        vectors = {}
+    except (StopIteration, ValueError) as error:
+        vectors, reason = {}, f" ({error})" if str(error) else ""
     width = embedding.embedding_dim
     if {len(vector) for vector in vectors.values()} != {width}:
         rule = "must be an embedding: a header line, then one 'symbol numbers' per line"
-        raise ValueError(f"{path}: {rule}, with the {width} numbers of the model's width")
+        raise ValueError(f"{path}: {rule}, with the {width} numbers of the model's width{reason}")
     utils.load_embedding(vectors, dictionary, embedding)
 
 

@@ -270,7 +270,7 @@ class ConfiguredModel(nn.Module):
             return cls._build(args, task)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's trainer calls this before each update.
+        """fairseq's task calls this before each batch of training, its trainer before it loads a checkpoint.
 
         Raises:
             ValueError: if training resumes with passes that have loaded what others own, and would get their momentum.

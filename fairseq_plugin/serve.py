@@ -186,7 +186,7 @@ def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check(about: dict) -> None:
-    """Raises ValueError unless model.json holds what `convert onnx` writes, and no size beyond LARGEST."""
+    """Raises ValueError, KeyError or TypeError unless it is what `convert onnx` writes, with no size beyond LARGEST."""
     symbols = about["symbols"]
     sizes = [size for shape in about["state"].values() for size in shape if size not in ("batch", "past")]
     if not all(isinstance(symbol, str) for side in symbols for symbol in side):

@@ -23,8 +23,8 @@ def unpack_archives(load: Callable, archive_file: str) -> str:
     """The folder of a model: itself, or what an archive holds.
 
     fairseq deletes the archive, whoever's it is, and moves what the common beginning of the names in it points to in
-    its place: any file or folder, for an absolute name, and nothing, for an archive without a folder. If there is no
-    such file, `from_pretrained` joins None and a file name.
+    its place: any file or folder, for an absolute name, and nothing, for files without a folder whose names begin
+    alike. If there is no such file, `from_pretrained` joins None and a file name.
 
     Raises:
         FileNotFoundError: if there is no such folder or archive.

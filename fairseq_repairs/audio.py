@@ -51,7 +51,7 @@ def require_columns_of_manifests(
 
 @functools.lru_cache
 def torchaudio_works() -> bool:
-    """Whether the part of torchaudio that fairseq calls can be imported."""
+    """Whether the part of torchaudio by which fairseq changes waveforms can be imported."""
     try:
         from torchaudio.sox_effects import apply_effects_tensor  # noqa: F401
     except (ImportError, OSError, RuntimeError):  # RuntimeError: built for another CUDA than torch
@@ -91,7 +91,7 @@ def convert_without_torchaudio(
 
 @instead(audio_utils, "_get_torchaudio_fbank")
 def compute_filterbank_without_torchaudio(fbank: Callable, *args, **kwargs) -> np.ndarray:
-    """Computes Kaldi's filterbank without torchaudio, of which fairseq calls a part that later versions lack."""
+    """Computes Kaldi's filterbank by kaldi-native-fbank, where :func:`torchaudio_works` does not hold."""
     return (fbank if torchaudio_works() else filterbank)(*args, **kwargs)
 
 

@@ -238,7 +238,8 @@ def load_safely(path: str | Path) -> dict[str, Any]:
     """Reads a checkpoint as it was written, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: naming the file, and the type if that is not allowed.
+        OSError: there is no such file.
+        ValueError: it is not a plain file; a CheckpointError, naming the type if that is not allowed, if it is one.
     """
     with _explained(path):
         state = torch.load(path, map_location="cpu", weights_only=True)

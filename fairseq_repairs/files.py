@@ -78,7 +78,7 @@ def bounded_lines(file: TextIO, name: str) -> Iterator[str]:
 
 
 def require_lines(path: str | Path) -> None:
-    """Raises OSError if it is not a file, and ValueError for a text with a line that may fill the memory."""
+    """Raises ValueError if it is something other than a file, or a text with a line that may fill the memory."""
     require_regular(path)
     if os.path.exists(path):
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -36,8 +36,8 @@ def run_ranks_on_cpu(call_main: Callable, cfg: DictConfig, main: Callable, **kwa
     without starting a process. Other commands stay in one process, because fairseq's validation fails if ranks get
     different numbers of batches; a program whose processes are already started and meet somewhere keeps them.
 
-    Differs from fairseq: torchrun's world size is used even without `--distributed-world-size`. fairseq ignores it
-    then, and each process trains alone and overwrites the other's files.
+    Differs from fairseq: torchrun's world size is used even without `--distributed-world-size`. With one GPU or none,
+    fairseq ignores it then, and each process trains alone and overwrites the other's files.
     """
     distributed = cfg.distributed_training
     if not _trains(main):

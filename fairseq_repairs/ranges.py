@@ -18,7 +18,7 @@ def _value(given: Any) -> Any:
     return literal(given) if isinstance(given, str) else given
 
 
-# Values that break a rule fail in fairseq. Others, for example --clip-norm -1 and --batch-size 0, mean no limit there.
+# Values that break a rule fail in fairseq's training. Others, --clip-norm -1 or --batch-size 0, mean no limit there.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(["max_tokens", "beam", "workers", "tokens_per_sample"], POSITIVE),
     "nbest": (lambda value: value != 0, "must not be 0"),

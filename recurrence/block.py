@@ -35,7 +35,7 @@ class Shape:
             if getattr(self, name) < 1:
                 raise FieldError(name, getattr(self, name), "must be >= 1")
         if not 0 < self.norm_eps < float("inf"):
-            raise FieldError("norm_eps", self.norm_eps, "must be > 0")
+            raise FieldError("norm_eps", self.norm_eps, "must be > 0 and < inf")
         if self.width % self.heads:
             raise FieldError("heads", self.heads, "must divide {width}", width=self.width)
         for name in ("dropout", "attention_dropout", "activation_dropout"):

@@ -136,7 +136,7 @@ def check_options(given: Mapping[str, Any]) -> None:
     if warmup is not None and warmup < 1:
         raise FieldError("depth_warmup_updates", warmup, "must be >= 1")
     if loss is not None and not 0 < loss < float("inf"):
-        raise FieldError("pass_loss", loss, "must be > 0")
+        raise FieldError("pass_loss", loss, "must be > 0 and < inf")
     if "mixed_depth" in given and loss is not None:
         raise FieldError("mixed_depth", True, "conflicts with {pass_loss}", pass_loss=loss)
     if warmup is not None and not {"depth_range", "pass_loss"} & given.keys():

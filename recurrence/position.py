@@ -1,7 +1,7 @@
 """Position tables, the published ones and fairseq's, and positions inside self-attention.
 
-Tables are computed in float64 and rounded once to the model's type. They are neither parameters nor buffers, so
-checkpoints do not contain them.
+Tables are computed in float64 and rounded once to the model's type. Those of :class:`Table` are neither parameters nor
+buffers, so checkpoints do not contain them; image models store theirs.
 """
 
 import math

@@ -31,7 +31,7 @@ class ImageConfig:
         img_size: height and width of the images, or one number for both.
         in_chans: channels of the images.
         num_classes: classes; 0 returns pooled features.
-        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for the output of the last pass.
+        global_pool: "avg", "max", "avgmax", with a class token "token", or "" for `forward_features` as it is.
         drop_rate: dropout before the classifier.
         pos_drop_rate: dropout on the embedded image.
         proj_drop_rate: dropout on the output of attention.

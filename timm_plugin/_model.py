@@ -112,7 +112,7 @@ class ImageModel(nn.Module):
         return {}
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Call this before each update, with the number of updates so far, if the model has a `depth_range`."""
+        """Call this before each update, with the number of updates so far, if its depth is drawn or warms up."""
         self.num_updates = num_updates
 
     def depths(self) -> Sequence[int | None]:
@@ -147,7 +147,7 @@ class ImageModel(nn.Module):
             ValueError: if the model has neither option.
         """
         if not self.supervises_depths:
-            raise ValueError(f"enable={enable}: deep supervision needs mixed_depth or pass_loss")
+            raise ValueError("mixed_depth=False, pass_loss=0.0: deep supervision needs one of them")
         self.deep_supervision = enable
 
     def train(self, mode: bool = True) -> "ImageModel":

@@ -247,7 +247,7 @@ class LoopedVisionTransformer(ImageModel):
 
         Training runs all passes, too.
         """
-        run = self.loop.indices(self.passes and self.passes[0])
+        run = self.loop.indices(None if self.training else self.passes and self.passes[0])
         taken = take(len(run) // self.passes_per_depth, indices)
         if stop_early:
             run = run[: (taken[-1] + 1) * self.passes_per_depth]

@@ -1,6 +1,7 @@
 """Loads checkpoints of image models: of trainers, ours or timm's, files of weights, and folders in timm's format."""
 
 import argparse
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ def metadata_of(path: Path) -> dict[str, Any]:
     require_plain(path)
     if path.suffix == ".safetensors":
         return {}
+    with path.open("rb") as file:
+        if file.read(1) == pickle.PROTO:
+            raise ValueError(f"{path}: is in torch's format before 1.6: load it with torch, and save it again")
     try:
         found = load_checkpoint_metadata(path)
     except RuntimeError as error:

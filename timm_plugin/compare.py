@@ -212,8 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     repairs.apply()
     try:
         comparison = ImageComparison(args, without(words, add_options))
-        for lr, seed in itertools.product(args.rates or [args.lr], args.seeds):
-            options.check(Namespace(**{**vars(args), "lr": lr, "seed": seed}))
+        holds, rule = options.RULES["seed"]
+        for seed in args.seeds:
+            if not holds(seed):
+                raise ValueError(f"--seeds {seed}: {rule}")
+        for lr in args.rates or [args.lr]:
+            options.check(Namespace(**{**vars(args), "lr": lr}))
         compare(comparison, args)
     except (OSError, ValueError) as error:
         parser.error(str(error))

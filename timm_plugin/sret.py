@@ -138,7 +138,8 @@ class SReTConfig(ImageConfig):
             try:
                 self.slices(stage, height * width)
             except ValueError as error:
-                raise ValueError(f"{error} ({height} x {width}) of stage {stage + 1}; try a multiple of 32") from None
+                place = f"({height} x {width}) of stage {stage + 1} at img_size={self.img_size}"
+                raise ValueError(f"{error} {place}; try other groups, or an img_size in multiples of 32") from None
 
     def grids(self, img_size: int | Sequence[int]) -> list[tuple[int, int]]:
         """Height and width of each stage's map in tokens; each stage halves them, rounding up."""
@@ -278,12 +279,12 @@ class SReT(ImageModel):
         self.norm = nn.LayerNorm(self.num_features, 1e-6)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, height / 8, width / 8)."""
+        """Images (B, in_chans, height, width) -> the map before the first stage, (B, C, rows, columns)."""
         require_batch(x)
         return self.pos_drop(self.patch_embed(x) + self.pos_embed)
 
     def encode(self, x: Tensor, depths: Sequence[int | None]) -> Tensor:
-        """The embedded map -> the map of the last stage (B, C, height / 32, width / 32), or tokens (B, 1 + N, C).
+        """The embedded map -> the map of the last stage (B, C, rows, columns), or tokens (B, 1 + N, C).
 
         Tokens if the model has a class token, which comes first.
         """
@@ -321,7 +322,7 @@ class SReT(ImageModel):
         """
         taken = take(len(self.stages), indices)
         stages = self.stages[: taken[-1] + 1] if stop_early else self.stages
-        depths = self.passes or [None] * len(stages)
+        depths = (None if self.training else self.passes) or [None] * len(stages)
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, (stage, passes) in enumerate(zip(stages, depths)):

@@ -223,6 +223,8 @@ class SpeechToText(ParameterSharing):
     @classmethod
     def _check(cls, args, task) -> None:
         super()._check(args, task)
+        if task.source_dictionary is not None:
+            raise ValueError(f"--task: {type(task).__name__} reads text: must be speech_to_text")
         path = args.load_pretrained_encoder_from
         if path and not Path(path).is_file():
             raise FieldError("load_pretrained_encoder_from", path, "must be a checkpoint; there is no such file")

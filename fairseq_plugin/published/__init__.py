@@ -59,8 +59,10 @@ def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDic
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
 
     Raises:
-        ValueError: naming a parameter that the published code does not have.
+        ValueError: the system is unknown, or naming a parameter that the published code does not have.
     """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
     own, pieces = folded(model), list(SYSTEMS[system][1](model, config))
     named = {piece.ours for piece in pieces}
     others = [key for key in own if key not in named and not FIXED.fullmatch(key)]

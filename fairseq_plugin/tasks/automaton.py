@@ -56,15 +56,15 @@ class AutomatonTask(AnswerTask):
         self.symbols = self.answers = unpadded_dictionary(START + cfg.steps)
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """Raises ValueError if the model has more passes than there are steps."""
+        """Raises ValueError if, with `--pass-steps`, the model has more passes than there are steps."""
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
             self._check_passes(max((len(loop.order) for loop in named_loops(model).values()), default=0))
         return model
 
-    def build_criterion(self, cfg, *from_checkpoint: bool):  # which fairseq 0.12.2 does not have
-        """Raises ValueError if it draws more passes than steps, or cannot choose a target of `--pass-steps`."""
-        criterion = super().build_criterion(cfg, *from_checkpoint)
+    def build_criterion(self, cfg, *from_checkpoint: bool, **named: bool):  # which fairseq 0.12.2 does not have
+        """Raises ValueError if, with `--pass-steps`, it draws more passes than steps or cannot choose a target."""
+        criterion = super().build_criterion(cfg, *from_checkpoint, **named)
         if self.cfg.pass_steps and not isinstance(criterion, AnswerCrossEntropy):
             raise ValueError(f"--criterion={cfg._name}: must be answer_cross_entropy with --pass-steps")
         if getattr(cfg, "depth_range", None):

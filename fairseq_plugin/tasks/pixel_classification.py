@@ -96,16 +96,19 @@ def load_images(folder: str, split: str):
     """torchvision's data set of (image, class) of a subset: "train", "valid", or another name for the test images.
 
     Raises:
-        ValueError: if the folder holds neither CIFAR-10 nor folders of images.
+        ValueError: if the folder holds neither CIFAR-10 nor folders of images, or they are damaged or empty.
     """
     from torchvision import datasets  # not needed by any other task
 
-    if (Path(folder) / CIFAR10).is_dir():
-        return datasets.CIFAR10(folder, train=split == "train")
-    for name in FOLDERS.get(split, OF_OTHERS):
-        path = Path(folder) / name
-        if path.is_dir():
-            return datasets.ImageFolder(str(path), loader=read_image)
+    try:
+        if (Path(folder) / CIFAR10).is_dir():
+            return datasets.CIFAR10(folder, train=split == "train")
+        for name in FOLDERS.get(split, OF_OTHERS):
+            path = Path(folder) / name
+            if path.is_dir():
+                return datasets.ImageFolder(str(path), loader=read_image)
+    except (FileNotFoundError, RuntimeError) as error:  # a class without images, a damaged CIFAR-10
+        raise ValueError(f"data={folder}: {error}") from None
     raise ValueError(f"data={folder}: must hold {CIFAR10}, or images in train/CLASS and test/CLASS or val/CLASS")
 
 

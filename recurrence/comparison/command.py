@@ -124,7 +124,7 @@ def _rates(text: str) -> tuple[float, ...]:
 
 def _jobs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be >= 1")
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number >= 1")
     return int(text)
 
 
@@ -132,7 +132,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> None:
     """Counts the rows, trains and scores what has not been, and writes the report; args: see :func:`add_options`.
 
     Raises:
-        ValueError: naming the option and the rule, before anything is trained.
+        ValueError: naming the option and the rule, before a row is trained; or a file of --output that is damaged.
     """
     try:
         from recurrence.comparison import report
@@ -220,7 +220,7 @@ def _tuned(
 
 
 def _at(rate: float, row: Row) -> Row:
-    return dataclasses.replace(row, flags=(*row.flags, "--lr", f"{rate:g}"), rate=rate)
+    return dataclasses.replace(row, flags=(*row.flags, "--lr", f"{rate:.12g}"), rate=rate)
 
 
 def _results(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path, runner: Runner):
@@ -267,7 +267,7 @@ def _trained_as(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _run(comparison: Comparison, row: Row, seed: int, output: Path, length: Length | None = None) -> Run:
-    folder = output / row.name / (f"seed{seed}" if math.isnan(row.rate) else f"seed{seed}-lr{row.rate:g}")
+    folder = output / row.name / (f"seed{seed}" if math.isnan(row.rate) else f"seed{seed}-lr{row.rate:.12g}")
     return Run(row.name, seed, folder, tuple(comparison.steps(row, seed, folder, length)), comparison.diverged)
 
 

@@ -40,7 +40,7 @@ class Row:
     """A model of the comparison."""
 
     name: str  # one of ROWS
-    flags: tuple[str, ...]  # the trainer's, without those of a single run (seed, folder, length)
+    flags: tuple[str, ...]  # the trainer's, without seed and folder; a timed run adds its own length
     blocks: int  # stored, of all stacks together
     passes: int  # runs of blocks in one forward pass
     parameters: int  # stored, trainable

@@ -71,7 +71,7 @@ class Run:
     diverged: re.Pattern | None = None  # None: one that fails is always tried again
 
     def finished(self, step: Step) -> Values | None:
-        """The result of an earlier call with the same flags; None if there is none."""
+        """The result of an earlier call with the same flags; None if there is none. Raises ValueError if damaged."""
         result = self.folder / f"{step.name}.json"
         if not result.exists() or _options(self.begun(step) or ()) != _options(step.flags):
             return None
@@ -85,7 +85,7 @@ class Run:
         return values
 
     def begun(self, step: Step) -> list[str] | None:
-        """The flags with which an earlier call began a step; None if there are none."""
+        """The flags with which an earlier call began a step; None if there are none. Raises ValueError if damaged."""
         path = self.folder / f"{step.name}.flags"
         if not path.exists():
             return None

@@ -103,7 +103,7 @@ class Signals:
     signal_init: str = "zero"  # starts every M at 0, "random" starts its factors at random
 
     def check(self, width: int, pre_norm: bool) -> None:
-        """Raises FieldError if the rank is not in 1 .. width, or a pre-norm block has a signal before a projection."""
+        """Raises FieldError if the rank is not in 1 .. width, or a pre-norm block has a signal before attention."""
         if self.rank is not None and not 1 <= self.rank <= width:
             raise FieldError("rank", self.rank, "must be >= 1 and <= {width}", width=width)
         for name in ("attention_signal", "cross_attention_signal"):

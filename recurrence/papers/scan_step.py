@@ -99,7 +99,7 @@ def activations(
     """A step up to the FFN's hidden units.
 
     Args:
-        spec, weights, factors: sizes and rates, weights of the block, dropout of this step.
+        spec, weights, factors: sizes, weights of the block, dropout of this step.
         state: (B, w, C), h_{i-1}; when accumulating (B, 2 w, C), p_{i-1} above h_{i-1}.
         x: (B, w, C), the window x_i.
         qkv: (B, w, 3 C), queries, keys and values of x; None when accumulating.

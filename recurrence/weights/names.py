@@ -52,7 +52,8 @@ def to_ours(theirs: StateDict, pieces: Iterable[Piece], shapes: StateDict, fixed
         Our state dict in the dtype of their weights, without our fixed tables.
 
     Raises:
-        ValueError: if a key on either side is not covered, or two sources of one shared piece differ.
+        ValueError: if a key on either side is not covered, a tensor has another size, or two sources of one shared
+            piece differ.
     """
     pieces = list(pieces)
     _cover("published", theirs, {piece.theirs for piece in pieces}, fixed)
@@ -66,9 +67,12 @@ def to_ours(theirs: StateDict, pieces: Iterable[Piece], shapes: StateDict, fixed
     for piece in pieces:
         source = theirs[piece.theirs] if piece.level is None else theirs[piece.theirs][piece.level]
         source, target = _part(source, piece.their_rows), _part(own[piece.ours], piece.our_rows)
+        if source.numel() != target.numel():
+            sizes = f"{tuple(source.shape)}: must be {tuple(target.shape)}"
+            raise ValueError(f"{piece.theirs}: has shape {sizes}, as {piece.ours}")
         if (piece.ours, piece.our_rows) in filled and not target.equal(source.view_as(target)):
             raise ValueError(f"{piece.theirs}: differs from the tensor that it shares, {piece.ours}")
-        target.copy_(source)
+        target.copy_(source.view_as(target))
         filled.add((piece.ours, piece.our_rows))
     return own
 

@@ -82,6 +82,8 @@ def check(loop: Loop) -> None:
             raise ValueError(f"{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
+        if block.self_attn is not None and block.self_attn.relative is not None:
+            raise ValueError("relative positions: an upstream layer's scores do not depend on distances")
     if not any(block.ffn is not None for block in loop.blocks):
         raise ValueError("layers without an FFN: an upstream layer has one")
     if loop.inject:

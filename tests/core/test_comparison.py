@@ -390,7 +390,7 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
         ("--seeds one", "one: must be different whole numbers"),
         ("--rates 1e-3,0.001", "1e-3,0.001: must be different positive numbers"),
         ("--rates low", "low: must be different positive numbers"),
-        ("--jobs 0", "0: must be >= 1"),
+        ("--jobs 0", "0: must be a whole number >= 1"),
     ],
 )
 def test_wrong_options_are_rejected(words, rule, rejected):

@@ -12,6 +12,7 @@ from recurrence.causal import LoopState, run_causal
 from recurrence.loop import Loop
 from recurrence.papers.takase import shared_layers
 from recurrence.position import DistanceTable, Relative
+from recurrence.weights.unshare import unshare
 from tests.core.test_causal import random_states
 from tests.support.stacks import randomise
 
@@ -92,3 +93,8 @@ def test_decoding_keeps_the_keys_until_the_text_outgrows_them():
     steps = [run_causal(loop, step, positions, state=state) for step in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)
     assert len(calls) == 3  # for 32, 64 and 128 tokens
+
+
+def test_relative_positions_are_not_unshared():
+    with pytest.raises(ValueError, match="^relative positions: an upstream layer's scores do not depend on distances"):
+        unshare(shared_layers(Shape(8, 16, 2), (0, 0), relative=True))

@@ -90,7 +90,7 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
         (["--seed", "3"], "--seed 3: is set by --seeds"),
         (["--model-kwargs", "pretrained=1"], "--model-kwargs pretrained=1: the other rows would have no such weights"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
-        (["--seeds", "1,40000"], "--seed 40000: must be in 0 .. 32767"),
+        (["--seeds", "1,40000"], "--seeds 40000: must be in 0 .. 32767"),
         (["--rates", "1e-2,1e-4", "--min-lr", "5e-4"], "--min-lr 0.0005: must be <= --lr 0.0001"),
         (["--model-kwargs", "width=3"], "unexpected keyword argument 'width'"),
         (["--val-split", "none"], "--val-split none: must be a folder or a .tar file"),

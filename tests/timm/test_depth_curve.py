@@ -92,6 +92,13 @@ def test_images_are_cropped_as_in_training(images, tmp_path, monkeypatch):
     torch.testing.assert_close(seen[0][0][0], image)
 
 
+def test_a_file_of_an_early_torch_is_named(images, tmp_path, rejected):
+    path = tmp_path / "old.pth"
+    torch.save(vision.small("uit").state_dict(), path, _use_new_zipfile_serialization=False)
+    said = rejected(depth.main, images, "--checkpoint", path, "--model", "uit")
+    assert f"{path}: is in torch's format before 1.6: load it with torch, and save it again" in said
+
+
 def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
     torch.save({"arch": "uit", "state_dict": vision.small("uit", num_classes=2).state_dict()}, tmp_path / "uit.pth")
     for folder in ("splits", "empty", "one"):

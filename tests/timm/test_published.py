@@ -34,6 +34,32 @@ def test_an_order_of_its_own_has_no_published_form(order):
         to_published("vit", vision.small("plain_vit", order=order, depth=2))
 
 
+@pytest.mark.parametrize(
+    ("system", "name", "options", "rule"),
+    [
+        ("vit", "recursive_deit_tiny", {}, "RecursiveDeiT: the published code of vit is a PlainViT"),
+        ("vit", "ringformer_vit", {}, "RingFormerViT: the published code of vit is a PlainViT"),
+        (
+            "sret",
+            "sret_t",
+            dict(nll_ratio=0.0),
+            r"stages.0\S+: the published code of sret needs it",
+        ),
+        ("deit", "sret_t", {}, "system='deit': must be one of"),
+    ],
+)
+def test_other_models_have_no_published_form(system, name, options, rule):
+    with pytest.raises(ValueError, match=f"^{rule}"):
+        to_published(system, vision.small(name, **options))
+
+
+def test_weights_of_another_size_are_rejected_by_name():
+    file = golden("ringformer_vision_vit")
+    config = {**file["meta"]["config"], "mlp": file["meta"]["config"]["mlp"] * 2}
+    with pytest.raises(ValueError, match=r"fc1.weight: has shape \(\d+, \d+\): must be \(\d+, \d+\), as loop.blocks"):
+        from_published("vit", file["state_dict"], config)
+
+
 @pytest.mark.parametrize("recorded", ["ringformer_vision_uit_static", "ringformer_vision_vit"])
 def test_either_name_gives_the_depth(recorded):
     file = golden(recorded)

@@ -109,7 +109,7 @@ def test_another_number_of_loops_takes_the_permutations_of_the_same_runs(trained
 
 @every_sliced_case
 def test_groups_that_do_not_divide_are_rejected(sliced):
-    rule = r"must divide the \d+ tokens \(\d+ x \d+\) of stage \d; try a multiple of 32"
+    rule = r"must divide the \d+ tokens \(\d+ x \d+\) of stage \d at img_size=.*72.*; try other groups, or"
     with pytest.raises(ValueError, match=rule):
         vision.fresh(sliced, img_size=72)
     model = vision.small(sliced)

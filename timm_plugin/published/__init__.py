@@ -12,21 +12,26 @@ from torch import Tensor
 
 from recurrence.weights.names import StateDict, to_ours, to_theirs
 from timm_plugin._model import ImageModel
+from timm_plugin.owf_vit import OneWideViT
+from timm_plugin.plain_vit import PlainViT
 from timm_plugin.published import ringformer, sret
+from timm_plugin.ringformer_vit import RingFormerViT
+from timm_plugin.sret import SReT
+from timm_plugin.uit import UniversalViT
 
 # Keys of tables that are computed, not trained: their levels; our positions, depths, order and permutations.
 FIXED = re.compile(
-    r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|loop\.noted|.*\.slices\.permutation"
+    r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|(stages\.\d+\.)?loop\.noted|.*\.slices\.permutation"
 )
 
-# By system: the name of the timm model, its arguments, and the table of its weights.
+# By system: the name and class of the timm model, its arguments, and the table of its weights.
 RINGFORMER = ringformer.arguments, ringformer.pieces
 SYSTEMS = {
-    "ringformer_vit": ("ringformer_vit", *RINGFORMER),
-    "uit": ("uit", *RINGFORMER),
-    "owf_vit": ("owf_vit", *RINGFORMER),
-    "vit": ("plain_vit", *RINGFORMER),
-    "sret": ("sret_t", sret.arguments, sret.pieces),
+    "ringformer_vit": ("ringformer_vit", RingFormerViT, *RINGFORMER),
+    "uit": ("uit", UniversalViT, *RINGFORMER),
+    "owf_vit": ("owf_vit", OneWideViT, *RINGFORMER),
+    "vit": ("plain_vit", PlainViT, *RINGFORMER),
+    "sret": ("sret_t", SReT, sret.arguments, sret.pieces),
 }
 
 
@@ -45,12 +50,12 @@ def from_published(system: str, state_dict: dict[str, Any], config: dict[str, An
         The model in eval mode, in the dtype of the weights.
 
     Raises:
-        ValueError: if the system is unknown, the configuration gives no depth, a key is unmapped or missing, or tensors
-            that are shared differ.
+        ValueError: if the system is unknown, the configuration gives no depth, a key is unmapped or missing, a
+            tensor has another size, or tensors that are shared differ.
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
-    name, arguments, pieces = SYSTEMS[system]
+    name, _, arguments, pieces = SYSTEMS[system]
     state_dict = unnested(state_dict)
     dtypes = [tensor.dtype for tensor in state_dict.values() if isinstance(tensor, Tensor)]
     dtype = next((dtype for dtype in dtypes if dtype.is_floating_point), None)
@@ -68,12 +73,23 @@ def to_published(system: str, model: ImageModel) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
 
     Raises:
-        ValueError: for a model whose blocks run in an order of its own.
+        ValueError: the system is unknown, or its published code has no such model, order or parameter, or another one.
     """
+    if system not in SYSTEMS:
+        raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
+    _, kind, _, table = SYSTEMS[system]
+    if not isinstance(model, kind):
+        raise ValueError(f"{type(model).__name__}: the published code of {system} is a {kind.__name__}")
     order = getattr(model.config, "order", None)
     if order is not None:
         raise ValueError(f"order={tuple(order)}: the published code has no such order")
-    return to_theirs(model.state_dict(), SYSTEMS[system][2](system, model))
+    own, pieces = model.state_dict(), list(table(system, model))
+    named = {piece.ours for piece in pieces}
+    if others := [key for key in own if key not in named and not FIXED.fullmatch(key)]:
+        raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
+    if missing := sorted(named - own.keys()):
+        raise ValueError(f"{missing[0]}: the published code of {system} needs it ({len(missing)} in all)")
+    return to_theirs(own, pieces)
 
 
 def unnested(state_dict: dict[str, Any]) -> StateDict:

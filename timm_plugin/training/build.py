@@ -49,6 +49,9 @@ def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
+        named = re.fullmatch(r"(\w+)=(.*?): (.*)", reason)
+        if named and named[1] in (*DEPTH, "img_size") and named[1] not in dict(getattr(args, f"{option}_kwargs")):
+            reject(*named.groups())
         reject(f"{option}_kwargs", kwargs, reason + _hint(name, kwargs, error))
     if getattr(model, "in_chans", 3) != 3:
         reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")

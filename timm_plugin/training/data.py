@@ -123,7 +123,7 @@ def make_loaders(args: argparse.Namespace, model: nn.Module, sets: list[Dataset]
 
 
 def evaluation_loader(args: argparse.Namespace, model: nn.Module, images: Dataset, device: torch.device) -> Iterable:
-    """timm's loader for evaluation; it needs no options of a training but those of :func:`_loading`."""
+    """timm's loader for evaluation; of a training's options it needs `dataset` and those of :func:`_loading`."""
     loader = data.create_loader(images, **_loading(args, model, device))
     images.transform = in_colour(args, images.transform)
     return loader

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,6 +103,8 @@ def key_value(text: str) -> tuple[str, object]:
 
 def depths(text: str) -> tuple[int, ...]:
     """Parses MIN-MAX, the smallest and the largest number of passes; the model checks them."""
+    if not re.fullmatch(r"\d{1,6}-\d{1,6}", text):
+        raise argparse.ArgumentTypeError(f"{text}: must be MIN-MAX, such as 1-6")
     return tuple(map(int, text.split("-")))
 
 
@@ -205,7 +208,7 @@ def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add("--opt", default="adamw", help="an optimiser of timm")
     add("--lr", type=float, default=1e-3, help="peak learning rate")
     add("--min-lr", type=float, default=0.0, help="learning rate at the end")
-    add("--weight-decay", type=float, default=0.05, help="weight decay of all but biases and norms")
+    add("--weight-decay", type=float, default=0.05, help="weight decay of all matrices but positions and signals")
     add("--clip-grad", type=float, help="maximum norm of the gradient (default: no clipping)")
     add("--model-ema-decay", type=float, help="keep an average of the weights with this decay (default: none)")
     add("--amp", choices=["bfloat16", "float16"], help="mixed precision (default: float32)")
