@@ -147,7 +147,7 @@ class ImageModel(nn.Module):
             ValueError: if the model has neither option.
         """
         if not self.supervises_depths:
-            raise ValueError("mixed_depth=False, pass_loss=0.0: deep supervision needs one of them")
+            raise ValueError("mixed_depth=False, pass_loss=0.0: deep supervision needs mixed_depth or pass_loss")
         self.deep_supervision = enable
 
     def train(self, mode: bool = True) -> "ImageModel":

@@ -8,6 +8,7 @@ from typing import Any
 import timm
 from safetensors import SafetensorError
 from torch import nn
+from torch.serialization import DEFAULT_PROTOCOL, MAGIC_NUMBER
 
 from recurrence.errors import misfit
 from recurrence.files import read_json, require_plain
@@ -16,6 +17,7 @@ from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
 from timm_plugin._saved import OPTIONS, is_whole, options_of, require_held, require_held_tensors
 
+LEGACY = pickle.dumps(MAGIC_NUMBER, DEFAULT_PROTOCOL)  # how a file of torch before 1.6 begins
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
 OF_IMAGES = {"data", "dataset", "train_split", "val_split"}
@@ -129,7 +131,7 @@ def metadata_of(path: Path) -> dict[str, Any]:
     if path.suffix == ".safetensors":
         return {}
     with path.open("rb") as file:
-        if file.read(1) == pickle.PROTO:
+        if file.read(len(LEGACY)) == LEGACY:
             raise ValueError(f"{path}: is in torch's format before 1.6: load it with torch, and save it again")
     try:
         found = load_checkpoint_metadata(path)
