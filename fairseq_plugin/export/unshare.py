@@ -123,8 +123,8 @@ def _language(model: LanguageModel, args: argparse.Namespace) -> tuple[argparse.
     decoder, most = model.decoder, max_positions(args, "target")
     if not isinstance(decoder.stack, CausalStack):
         raise ValueError("a recurrence along the sequence: an upstream layer reads all tokens at once")
-    _check_positions(decoder.stack.positions, args)
     unshare.check(decoder.stack.loop)
+    _check_positions(decoder.stack.positions, args)
     stack, sizes, factor = _stack("decoder", decoder.stack.loop, decoder.stack.norm)
     if not unshare.is_one(factor):  # which nothing would undo without a final norm, or in adaptive bands
         raise ValueError(f"norm_eps={args.norm_eps}: must be {EPSILON}, as fairseq has it")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from recurrence.block import Block, Pass
 from recurrence.loop import Loop
 from recurrence.papers.ringformer import LevelSignal
+from recurrence.relative import RelativeKeys
 from recurrence.weights.names import StateDict
 
 # The projections of a block, and the pass's signal on each; None where no pass has one.
@@ -68,6 +69,8 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
         ValueError: naming the part of the loop that plain layers cannot have.
     """
     check(loop)
+    if any(isinstance(module, RelativeKeys) for module in loop.modules()):  # a caller with options names that option
+        raise ValueError("relative positions: an upstream layer's scores do not depend on distances")
     with torch.no_grad():
         sublayers = [part for index in range(loop.passes) for part in _sublayers(loop, index)]
         scale = _scale_pre_norm if loop.blocks[0].pre_norm else _scale_post_norm
@@ -82,8 +85,6 @@ def check(loop: Loop) -> None:
             raise ValueError(f"{type(block).__name__} is not a block of attention and FFN with LayerNorms")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
-        if block.self_attn is not None and block.self_attn.relative is not None:
-            raise ValueError("relative positions: an upstream layer's scores do not depend on distances")
     if not any(block.ffn is not None for block in loop.blocks):
         raise ValueError("layers without an FFN: an upstream layer has one")
     if loop.inject:
