@@ -69,7 +69,9 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
         ValueError: naming the part of the loop that plain layers cannot have.
     """
     check(loop)
-    if any(isinstance(module, RelativeKeys) for module in loop.modules()):  # a caller with options names that option
+    if any(
+        isinstance(module, RelativeKeys) for module in loop.modules()
+    ):  # after fairseq's error, which names --position
         raise ValueError("relative positions: an upstream layer's scores do not depend on distances")
     with torch.no_grad():
         sublayers = [part for index in range(loop.passes) for part in _sublayers(loop, index)]

@@ -49,6 +49,7 @@ def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
     except (AssertionError, OSError, RuntimeError, TypeError, ValueError) as error:
         # timm's error about a missing file has no message.
         reason = misfit(error) or " ".join(str(error).split()) or "must name files that exist"
+        # An option of ours may break the rule, not an argument that was given.
         named = re.fullmatch(r"(\w+)=(.*?): (.*)", reason)
         if named and named[1] in (*DEPTH, "img_size") and named[1] not in dict(getattr(args, f"{option}_kwargs")):
             reject(*named.groups())
