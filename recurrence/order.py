@@ -81,8 +81,8 @@ def cycle(unique_layers: int, layers: int) -> Order:
 
 
 def cycle_rev(unique_layers: int, layers: int) -> Order:
-    """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths after the last multiple of M below N run in reverse.
-    M = N shares nothing and runs forward.
+    """M = 3, N = 9: 0 1 2 0 1 2 2 1 0; the depths after the last multiple of M below N, Figure 2's M (ceil(N / M) - 1),
+    run in reverse. M = N shares nothing and runs forward.
     """
     forward = unique_layers * max(1, (layers - 1) // unique_layers)
     steps = [depth % unique_layers for depth in range(layers)]

@@ -74,7 +74,7 @@ class SReTConfig(ImageConfig):
         mlp_ratio: hidden width of the MLP as a multiple of C, rounded down.
         nll_ratio: hidden width of the projection after each pass as a multiple of C; 0 for none.
         lrc: learnable residual coefficients.
-        proj_drop_rate: dropout on the outputs of attention and MLP, and on the MLP's hidden units.
+        proj_drop_rate: dropout on the outputs of attention, MLPs and projections, and on hidden units.
         drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
         drop_path_placement: "depth" gives pass i of P, counted over all stages, i / P of this rate; "published" gives
             all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.

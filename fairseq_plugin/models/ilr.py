@@ -3,9 +3,11 @@
 Source: Intra-Layer Recurrence in Transformers (arXiv:2505.01855), sections 3 and 4, Tables 1 and 3.
 
 Nothing is unique to a pass. As in the published code, where the paper is silent, the output matrix is the embedding and
-the FFN is 4 times as wide as the model. Block recurrence (`--block-loops`) repeats the entire stack instead; with
-`--inject-embedding`, the stack's input is added again before each repetition, or joined by a learned matrix
-(`--inject-adapter`).
+the FFN is 4 times as wide as the model. Block recurrence repeats the entire stack instead and adds its input again
+before each repetition: the paper's row is `--block-loops 2 --inject-embedding`.
+
+Not in the paper: an injected input with a reuse map, a learned matrix that joins it (`--inject-adapter`), and
+`--post-norm`.
 
 Differs from the published code: that code creates the matrix, 2 C^2 parameters, wherever the input is injected, but
 never uses it. There is a cache; dropout is an option (0).

@@ -4,10 +4,10 @@ Source: Kausik, recurrent transformers, Table 2 of the text of June 2025 (Table 
 `gpt/model.py`, which is nanoGPT's: pre-norm, exact GELU, no biases (nor in the LayerNorms), a norm after the last
 layer, the output matrix tied to the embedding.
 
-`recurrent_lm` is the row of one recurrent layer without positions. The other rows: `--position learned`; `--regular`
-with `--decoder-layers 1` or 6. With the 65 symbols of the paper's corpus they store 1,795,584, 1,893,888, 1,893,888 and
-10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that corpus, because it adds special
-symbols and pads to a multiple of 8; each of the 7 adds 384 parameters.
+`recurrent_lm` is the row of one recurrent layer without positions; its dropout is 0 (the paper: 0.2). The other rows:
+`--position learned`; `--regular` with `--decoder-layers 1` or 6. With the 65 symbols of the paper's corpus they store
+1,795,584, 1,893,888, 1,893,888 and 10,745,088 parameters (256 positions). fairseq's dictionary has 72 symbols for that
+corpus, because it adds special symbols and pads to a multiple of 8; each of the 7 adds 384 parameters.
 
 July's text has two more experiments: images as pixels, with windows drawn for each batch (`--task
 pixel_classification`, `--window-range`), and copying with accumulation (`--task copying`, `--accumulate`). With the

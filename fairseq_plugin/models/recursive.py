@@ -4,8 +4,9 @@ Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 
 
 The paper gives no further details, and the published code has no translation model. Chosen here: fairseq's
 `transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice in
-succession; as in SReT, two learnable scalars per residual sum of a block (LRC) and, with `--nll`, a pre-norm MLP after
-each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an image.
+succession; as in SReT, two learnable scalars per residual sum of a block (LRC) and, with `--nll`, a pre-norm MLP with
+GELU after each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an
+image. The paper's recursion (Equation 6) includes these MLPs (NLL): its rows need `--nll`, as in recipes/sret.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class RecursiveOptions(TranslationOptions):
 
     block_loops: int = option(2, "runs of each block in succession; divides the layers")
     no_lrc: bool = option(False, "plain residual sums, without learnable coefficients (SReT's LRC)")
-    nll: bool = option(False, "an unshared non-linear projection after each pass (SReT's NLL)")
+    nll: bool = option(False, "an unshared non-linear projection after each pass (NLL), part of SReT's recursion")
 
 
 class RecursiveTransformer(LoopedTransformer):

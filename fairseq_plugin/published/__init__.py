@@ -39,7 +39,9 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         (B, T) without padding. Both return logits (B, T, vocabulary) and fairseq's extra dictionary.
 
     Raises:
-        ValueError: if the system is unknown, a key is unknown or missing, or tensors that should be shared differ.
+        ValueError: if the system is unknown, a key is unknown or missing, or tensors that should be shared differ. So
+            do those of a decoder with shared layers that Takase & Kiyono's code has trained: its error says how to
+            load them.
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
@@ -49,6 +51,8 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         state_dict = {
             key: tensor for key, tensor in state_dict.items() if not key.endswith(".pos_layer.emb_layer.weight")
         }
+    if system == "takase":
+        translation.reject_copied_biases(state_dict, model.decoder.loop.order)
     state = model.state_dict()
     own = to_ours(state_dict, pieces(model, config), state, FIXED.fullmatch)
     model.to(next(iter(own.values())).dtype).load_state_dict({**state, **own})

@@ -31,7 +31,7 @@ POSITION = {"nope": "none", "rope": "rotary", "ape": "learned", "alibi": "alibi"
 
 def _ilr_model(config: dict) -> LanguageModel:
     if config["rope_theta"] != 10000:
-        raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, the base of the paper")
+        raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, as in the published code")
     of_stack = config["sequential_looping"]  # the published code then ignores a map, and otherwise a number of loops
     return build_language_model(
         "ilr_small",
@@ -75,7 +75,7 @@ KAUSIK_BLOCK = {
 def _kausik_model(config: dict) -> LanguageModel:
     if config["bias"]:
         raise ValueError(
-            f"bias={config['bias']}: must be False, as in the paper and the published training scripts (only the "
+            f"bias={config['bias']}: must be False, as in the published training scripts (only the "
             "default of the code's GPTConfig is True)"
         )
     return build_language_model(

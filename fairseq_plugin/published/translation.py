@@ -8,9 +8,10 @@ from fairseq.data import Dictionary
 from fairseq_plugin.build import build_architecture, numbered_dictionary
 from fairseq_plugin.options import SIDES
 from fairseq_plugin.seq2seq import LoopedTransformer
+from recurrence.order import Order
 from recurrence.papers.admin import admins
 from recurrence.papers.ringformer import RingFormerPass
-from recurrence.weights.names import Piece, affine, stacked
+from recurrence.weights.names import Piece, StateDict, affine, stacked
 
 
 def _dictionary(size: int, pad: int) -> Dictionary:
@@ -145,6 +146,22 @@ def _takase_pieces(model: LoopedTransformer, config: dict) -> Iterator[Piece]:
             for index, name in enumerate(ADMIN[side]):
                 ours = f"{side}.loop.own.{depth}.residuals.{index}.weight"
                 yield Piece(f"{side}.layers.{depth}.{name}", ours)
+
+
+def reject_copied_biases(state_dict: StateDict, order: Order) -> None:
+    """Raises ValueError for shared decoder layers as Takase & Kiyono's code trains them: a repeated layer has the input
+    bias of self-attention in cross-attention, too, and so does not share the bias of the layer's first run.
+    """
+    for depth, which in enumerate(order):
+        first, name = f"decoder.layers.{order.index(which)}", f"decoder.layers.{depth}.encoder_attn.in_proj_bias"
+        keys = (name, f"{first}.self_attn.in_proj_bias", f"{first}.encoder_attn.in_proj_bias")
+        if all(key in state_dict for key in keys):
+            bias, copied, shared = (state_dict[key] for key in keys)
+            if bias.equal(copied) and not bias.equal(shared):
+                raise ValueError(
+                    f"{name}: is that of self-attention, as the published code has it in repeated layers; load the "
+                    "checkpoint with share_params_cross_layer=False, a layer for each pass"
+                )
 
 
 def _takase_layer(theirs: str, ours: str, decoder: bool) -> Iterator[Piece]:

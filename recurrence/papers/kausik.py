@@ -4,9 +4,13 @@ With B the block, causal within its input, and x_0, x_1, ... the input of a laye
 
     h_0 = B(x_0)        (., h_i) = B([h_{i-1}; x_i])        y_i = B(h_i)
 
-The y are the layer's output. When accumulating, with p_0 = x_0:
+The y are the layer's output. As B is causal, y_i = B(h_i) is also the first output of B([h_i; x_{i+1}]), which is how
+Equation 2 has it; the paper calls the block T and counts from 1. When accumulating, with p_0 = x_0:
 
     (p_i, h_i) = B([p_{i-1} / 2 + h_{i-1}; p_{i-1} / 2 + x_i])        y_i = B(p_i / 2 + h_i), which is p_{i+1}
+
+July's names: unit recurrence with forget (w = 1), block recurrence with forget (w > 1), and block recurrence with
+accumulate.
 
 Source: Kausik, recurrent transformers: Equations 1-3 of the June 2025 text and of its longer July version, and the
 published code's language model (w = 1) and window variant.

@@ -5,9 +5,9 @@ input of the FFN. Everything else is shared.
 
 Source: RingFormer (arXiv:2502.13181), sections 3.1 and 3.2, Equations 5 to 7; Table 4 for the variants.
 Differs from the paper: several blocks may be stored, and run in any order; each pass owns its norms and signals,
-whatever block it runs. The paper's text says that the factor `down` of M starts at zero; its formula and the published
-code start `up` at zero, as here. It gives no distribution for the random start, which it found less stable; here both
-factors start like PyTorch's Linear, because M would stay near zero with a random `up` and a `down` of 1e-6.
+whatever block it runs. The paper's text calls A, which starts at zero, the down-projection; in its formula and in the
+published code A projects up, as here. It gives no distribution for the random start, which it found less stable; here
+both factors start like PyTorch's Linear, because M would stay near zero with a random `up` and a `down` of 1e-6.
 Differs from the published code: M is never multiplied out.
 """
 
@@ -28,7 +28,7 @@ from recurrence.order import Order, block_count
 class LevelSignal(nn.Module):
     """The signals of one pass on `targets` projections of the same input, stacked in one layer (3 for Q, K and V).
 
-    `M = up^T down` is low-rank: `down` maps to the rank, `up` back.
+    M = A B^T (Equation 5) is low-rank: `down` is B^T and maps to the rank, `up` is A^T and maps back.
 
     With init "zero", every signal starts at exactly 0: `up` is 0 and `down` normal with deviation 1e-6; a full-rank M
     is 0. "random" draws all of them uniformly within 1 / sqrt(in), like PyTorch's Linear.
@@ -98,7 +98,7 @@ class Signals:
 
     rank: int | None  # of M; None stores M itself (the full-rank row of Table 4)
     attention_signal: str | None = "after"  # W x + M x for Q, K and V, "before" for W (x + M x); None for none
-    ffn_signal: str | None = "before"  # W1 (x + M x) in the FFN, "inside" for W1 x + M x; None for none
+    ffn_signal: str | None = "before"  # W_up (x + M x), "inside" for W_up x + M x; None for none
     cross_attention_signal: str | None = None  # like attention_signal (none in the paper, section 3.2.2)
     signal_init: str = "zero"  # starts every M at 0, "random" starts its factors at random
 
@@ -141,9 +141,10 @@ class RingFormerBlock(Block):
     foldable = True
 
     def forward(self, x: Tensor, own: RingFormerPass, cross: dict | None = None, **attention: Any) -> Tensor:
-        """`x <- LN_i1(x + attention(x; M_i1 x))`, `x <- LN_i2(x + FFN(x + M_i2 x))`; the stream itself gets no signal.
+        """`x <- LN_i1(x + attention(x; M_i x))`, `x <- LN_i2(x + FFN(x + M_i x))`; the stream itself gets no signal.
 
-        Pre-norm, for images: `x <- x + attention(LN_i1 x; M_i1 x)`, `x <- x + FFN(LN_i2(x + M_i2 x))`. Below, n is the
+        M_i stands for the paper's M_Qi, M_Ki and M_Vi, one for each projection (Equation 6), and M_Fi (Equation 7).
+        Pre-norm, for images: `x <- x + attention(LN_i1 x; M_i x)`, `x <- x + FFN(LN_i2(x + M_i x))`. Below, n is the
         sublayer's input: x, or its norm if pre-norm. Signals read the stream, x or s. A signal on the keys and values
         of cross-attention is applied where the memory is projected, see :meth:`contexts`.
         """

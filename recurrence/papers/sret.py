@@ -21,7 +21,7 @@ from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count
 from recurrence.papers.slices import SliceConfig, Slices
-from recurrence.parts import FeedForward, Sublayer, Sum
+from recurrence.parts import Dropout, FeedForward, Sublayer, Sum
 
 
 class Coefficients(Sum):
@@ -51,24 +51,27 @@ def named_coefficients(model: nn.Module) -> dict[str, float]:
 
 
 class NonlinearProjection(nn.Module):
-    """SReT's NLL: an MLP after a run of a shared block, owned by that pass.
+    """SReT's NLL: an MLP after a run of a shared block, owned by that pass (Equation 6; theta and zeta of Equation 10
+    are its coefficients). It is pre-norm with GELU, whatever the block has.
 
     Args:
-        width, hidden_width: C, and that of the MLP.
-        norm_eps: LayerNorm's epsilon.
+        shape: width, epsilon, and the rates of dropout on hidden units and output.
+        hidden_width: of the MLP.
         learned: whether the residual sum has learnable coefficients.
     """
 
-    def __init__(self, width: int, hidden_width: int, norm_eps: float, learned: bool):
+    def __init__(self, shape: Shape, hidden_width: int, learned: bool):
         super().__init__()
-        self.norm = nn.LayerNorm(width, norm_eps)
-        self.up = nn.Linear(width, hidden_width)
-        self.down = nn.Linear(hidden_width, width)
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
+        self.up = nn.Linear(shape.width, hidden_width)
+        self.down = nn.Linear(hidden_width, shape.width)
+        self.activation_dropout, self.dropout = Dropout(shape.activation_dropout), Dropout(shape.dropout)
         self.residual = Coefficients() if learned else Sum()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self.residual(x, self.down(F.gelu(self.up(self.norm(x)))))
+        hidden = self.activation_dropout(F.gelu(self.up(self.norm(x))))
+        return self.residual(x, self.dropout(self.down(hidden)))
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,7 @@ class SReTPass(Pass):
         self.slices: Slices | None = None if recursion.slices is None else recursion.slices.of_pass(index)
         self.projection: NonlinearProjection | None = None
         if recursion.projection_width is not None and not (index + 1) % recursion.projection_every:
-            self.projection = NonlinearProjection(
-                shape.width, recursion.projection_width, shape.norm_eps, recursion.coefficients
-            )
+            self.projection = NonlinearProjection(shape, recursion.projection_width, recursion.coefficients)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         """Also loads weights that were trained with slices."""

@@ -13,7 +13,7 @@ from recurrence.loop import Loop
 from recurrence.papers.admin import Admin, attach, folded, profile, read, write
 from recurrence.papers.baselines import vanilla
 from recurrence.papers.ringformer import Signals, ringformer
-from recurrence.papers.sret import Coefficients, MixerBlock, Recursion, sret
+from recurrence.papers.sret import Coefficients, MixerBlock, NonlinearProjection, Recursion, sret
 from recurrence.papers.takase import shared_layers
 from recurrence.parts import FeedForward, Sublayer, Sum
 from tests.support import stacks
@@ -46,6 +46,14 @@ def test_projections_after_every_other_pass():
     loop(tokens(1), states=states)
     torch.testing.assert_close(states[0], loop.blocks[0](tokens(1), loop.own[0]))
     torch.testing.assert_close(states[1], loop.own[1].projection(loop.blocks[1](states[0], loop.own[0])))
+
+
+@pytest.mark.parametrize(("rate", "left"), [("dropout", 0.0), ("activation_dropout", 1.0)])
+def test_projections_have_dropout(rate, left):
+    """At a rate of 1, nothing is left of the branch, or only the bias of its last layer."""
+    x, projection = tokens(1), NonlinearProjection(Shape(WIDTH, 7, 2, **{rate: 1.0}), 5, learned=False).double()
+    torch.testing.assert_close(projection.train()(x), x + left * projection.down.bias)
+    assert not torch.allclose(projection.eval()(x), x + left * projection.down.bias)
 
 
 def test_a_pass_drops_its_branches_alone():

@@ -58,6 +58,25 @@ def test_relative_positions_that_the_published_code_lacks_are_rejected():
         to_published("ilr", models.tiny("ilr_small", "--position", "relative"), {})
 
 
+@pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
+def test_biases_that_the_published_code_copies_load_as_a_layer_for_each_pass(name):
+    file, inputs, keep = recorded(name)
+    copied = {
+        f"decoder.layers.{depth}.encoder_attn.in_proj_bias": file["state_dict"][
+            f"decoder.layers.{depth}.self_attn.in_proj_bias"
+        ]
+        for depth, which in enumerate(file["meta"]["depth_to_unique"]["decoder"])
+        if which in file["meta"]["depth_to_unique"]["decoder"][:depth]
+    }
+    with pytest.raises(ValueError, match="is that of self-attention, .* with share_params_cross_layer=False"):
+        load(name, file, **copied)
+    apart = {**file["meta"]["config"], "share_params_cross_layer": False}
+    found = from_published("takase", {**file["state_dict"], **copied}, apart)(*inputs)[0]
+    expected = file["outputs"]["logits_as_published"]
+    torch.testing.assert_close(found[keep], expected[keep], rtol=0, atol=1e-4)
+    assert (expected - file["outputs"]["logits"])[keep].abs().max() > 1e-2
+
+
 def test_recorded_profile():
     """From the weights before profiling, on the recorded batch; `to_published` returns complete vectors.
 
