@@ -4,6 +4,8 @@
 PYTHON ?= $(shell PYENV_VERSION=3.12 python3.12 -c "import sys; print(sys.executable)" 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Put before a command, which then finds the programs of the environment.
+IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 VERSION := $(shell $(PYTHON) -c "import platform; print(platform.python_version())")
 DEMO := $(VENV)/.demo-$(VERSION)
 FULL := $(VENV)/.installed-$(VERSION)
@@ -22,7 +24,7 @@ help:
 	@echo "make test           run the tests, on all cores         ARGS='-m \"not slow\"' passes options on to pytest"
 	@echo "make test-fairseq   run fairseq's own tests without and with the plugin    FAIRSEQ=../fairseq is a checkout of it"
 	@echo "make test-timm      run timm's own tests of models on ours     ARGS='--models sret_t,uit*' selects among them"
-	@echo "make test-timm-versions    run every image model on the versions of timm    ARGS=1.0.20 selects, or a checkout: its scripts run, too"
+	@echo "make test-timm-versions    run every image model on several versions of timm    ARGS='1.0.20 ../timm' selects; scripts of a checkout run, too"
 	@echo "make fuzz           try random options, hostile files, kills and full disks    ROUNDS=100 says how often (20)"
 	@echo "make bench          speed and memory, as ratios to fairseq's and timm's own models    BENCH=vision runs one"
 	@echo "make gpu            tests on a GPU in about 10 minutes, then half an hour of the papers' rows; the next call continues them"
@@ -34,30 +36,30 @@ help:
 install: $(FULL)
 
 demo: $(DEMO)
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/automaton/run.sh
+	$(IN_VENV) recipes/automaton/run.sh
 
 demo-pronounce: $(DEMO)
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/pronounce/run.sh
+	$(IN_VENV) recipes/pronounce/run.sh
 
 demo-vision: $(DEMO)
-	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/digits/run.sh
+	$(IN_VENV) recipes/digits/run.sh
 
 # With bytecode, also where the environment forbids it: the tests start hundreds of commands.
 test: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(IN_VENV) PYTHONDONTWRITEBYTECODE= python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fairseq: $(FULL)
 	@test -d "$(FAIRSEQ)/tests" || { echo "FAIRSEQ=$(FAIRSEQ): must be the folder of a checkout of fairseq" >&2; exit 1; }
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.fairseq_suite "$(FAIRSEQ)" $(ARGS)
+	$(IN_VENV) python -m tests.support.fairseq_suite "$(FAIRSEQ)" $(ARGS)
 
 test-timm: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m tests.support.timm_suite $(ARGS)
+	$(IN_VENV) python -m tests.support.timm_suite $(ARGS)
 
 test-timm-versions: $(FULL)
 	$(BIN)/python -m tests.support.timm_versions $(ARGS)
 
 fuzz: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" ROUNDS=$(ROUNDS) python -m pytest tests/reliability/test_fuzz.py \
+	$(IN_VENV) ROUNDS=$(ROUNDS) python -m pytest tests/reliability/test_fuzz.py \
 		tests/reliability/test_attack.py tests/reliability/test_interruptions.py $(ARGS)
 
 lint: $(FULL)
@@ -66,10 +68,10 @@ lint: $(FULL)
 	$(BIN)/mypy
 
 bench: $(FULL)
-	for name in $(BENCH); do PATH="$(CURDIR)/$(BIN):$$PATH" python -m benchmarks.$$name $(ARGS) || exit 1; done
+	for name in $(BENCH); do $(IN_VENV) python -m benchmarks.$$name $(ARGS) || exit 1; done
 
 gpu: $(FULL)
-	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python tests/gpu.sh; tested=$$?; PATH="$(CURDIR)/$(BIN):$$PATH" recipes/gpu.sh && exit $$tested
+	$(IN_VENV) PYTHON=python tests/gpu.sh; tested=$$?; $(IN_VENV) recipes/gpu.sh && exit $$tested
 
 test-official:
 	tests/official.sh

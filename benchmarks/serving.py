@@ -85,7 +85,7 @@ def all_of(run: Run, texts: Numbers, beam: int) -> Numbers:
 
 
 def difference(model: nn.Module, served: serve.Model, texts: Numbers, outputs: Numbers) -> float:
-    """The largest one of log-probabilities after each symbol of an output, or of a prompt."""
+    """The largest difference of a log-probability between the two, after each symbol of the expected outputs."""
     largest = 0.0
     for text, output in zip(texts, outputs):
         inputs, read, given = served.first_state(1), [served.eos, *output], ()
@@ -101,7 +101,14 @@ def difference(model: nn.Module, served: serve.Model, texts: Numbers, outputs: N
 
 
 def by_ctranslate2(state: dict[str, Any], data: str, folder: Path, symbols: list[list[str]]) -> dict[str, Run]:
-    """Searches of CTranslate2 in a model without a loop; of symbols, whose numbers are not needed."""
+    """The searches of CTranslate2, which runs no loops, in the unshared model, by their names.
+
+    Args:
+        state: of the looped model's checkpoint.
+        data: its folder of data, with the dictionaries.
+        folder: for the files.
+        symbols: the symbols of source and target by number: CTranslate2 reads and writes symbols, not numbers.
+    """
     path, runs = folder / "unshared.pt", {}
     checkpoint_utils.torch_persistent_save(convert.unshare_checkpoint(state), str(path))
     converter = FairseqConverter(str(path), data, user_dir=str(Path(fairseq_plugin.__file__).parent))

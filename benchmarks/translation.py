@@ -66,7 +66,7 @@ def generation(model: nn.Module, symbols: Dictionary, inputs: Batch) -> Callable
     return generate
 
 
-def compare(options: Namespace, archs: Sequence[str], trained_on: int = BATCH) -> None:
+def compare(options: Namespace, archs: Sequence[str], trained_on: int) -> None:
     """Prints the time of training steps and of beam search and the peak memory, relative to the first architecture.
 
     Args:

@@ -102,8 +102,8 @@ def _padding_hidden(decoder: nn.Module) -> Iterator[None]:
 def given_profile(args, stacks: Sequence[nn.Module]) -> Tensor | None:
     """The numbers of `--admin-profile`, the encoder's first: (sublayers,). They replace the path in the options.
 
-    None without the option, or if a checkpoint is built at another depth than the trained one, for whose passes the
-    weights have omegas. Raises FieldError if the file is invalid or belongs to another depth.
+    None without the option, or if a checkpoint is built at another depth: its weights bring the omegas. Raises
+    FieldError if the file is invalid or belongs to another depth.
     """
     given = args.admin_profile
     if given is None:

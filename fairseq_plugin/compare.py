@@ -131,7 +131,9 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         of_run = ["--user-dir", user_dir(self.args), "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        return [python_step("train", ["fairseq_cli.train", *flags, *of_run], flags, self._trained), self._scoring(best)]
+        one = ["--distributed-world-size", "1"]  # not every GPU, which fairseq takes by default; the flags may say more
+        train = ["fairseq_cli.train", *one, *flags, *of_run]
+        return [python_step("train", train, flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
         """Flags of a training of that length, with the options of a schedule, see IN_UPDATES, in proportion."""

@@ -37,9 +37,6 @@ class TextControls(Controls):
         self.passes = {side: loop.passes for side, loop in loops.items()}
         self.half = {side: max(1, passes // 2) for side, passes in self.passes.items()}
 
-    def stored(self, words: Sequence[str]) -> int:
-        return count.stored(self.build(words))
-
     def unshared(self, layers: dict[str, int], **sizes: Any) -> list[str]:
         looped = ARCH_MODEL_REGISTRY[self.args.arch]
         derived = looped.unshared(self.args, layers)
@@ -59,7 +56,8 @@ class TextControls(Controls):
         return self._scaled(("attention_heads", "embed_dim", "ffn_embed_dim"), whole, steps, hidden)
 
     def narrower_heads(self, steps: int, hidden: int) -> dict[str, int]:
-        """A step is two columns of each head, or more where the heads of both sides differ; one of an odd number."""
+        """A step takes two columns off each head, so that an even width stays even, or one if it is odd; more where the
+        heads of the two sides differ in width."""
         heads = zip(self._of_sides("embed_dim"), self._of_sides("attention_heads"))
         whole = gcd(*(width // number for width, number in heads))
         return self._scaled(("embed_dim", "ffn_embed_dim"), whole if whole % 2 else whole // 2, steps, hidden)

@@ -13,41 +13,51 @@ See :mod:`fairseq_plugin.export.unshare`, :mod:`~fairseq_plugin.export.hugging_f
 import argparse
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, utils
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 
 from fairseq_plugin.export import hugging_face, upstream
 from fairseq_plugin.export.unshare import unshared
+from fairseq_plugin.options import SIDES, ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.corpus import CORPUS_SIDES, DIGESTS, digest
 from recurrence.files import make_folder, new_folder, require_small
 from recurrence.weights import command
 
 logger = logging.getLogger("fairseq_plugin.convert")
 
-LIMITS = ("max_source_positions", "max_target_positions", "tokens_per_sample")  # fairseq-hydra-train: of the task
+# Options that fairseq-hydra-train stores with the task.
+OF_THE_TASK = ("max_source_positions", "max_target_positions", "tokens_per_sample", "add_bos_token")
 
 
 def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     """The checkpoint of fairseq's own architecture with the same output as a looped one.
 
     Raises:
-        ValueError: naming the architecture if it is not one of this plugin's, or what fairseq cannot represent.
+        ValueError: naming the architecture if it is not a looped one, or what fairseq cannot represent.
     """
-    args = _model_options(state)
-    family = ARCH_MODEL_REGISTRY.get(args.arch)
-    if family is None or not family.__module__.startswith("fairseq_plugin."):
-        raise ValueError(f"--arch {args.arch}: not an architecture of this plugin; there is nothing to unshare")
+    args = _looped_options(state)
     args, weights = unshared(upstream.build(args, state["model"]), args)
     vars(args).pop("_name", None)
     options = upstream.readable(_run_options(state, args))
     # Without the optimizer and the rest of the training run.
     return {**state, "model": weights, "args": options, "cfg": None, "last_optimizer_state": None, "extra_state": {}}
+
+
+def _looped_options(state: dict[str, Any]) -> argparse.Namespace:
+    """:func:`_model_options`. Raises ValueError as it does, and for an architecture that is not a looped one."""
+    args = _model_options(state)
+    if not issubclass(ARCH_MODEL_REGISTRY.get(args.arch, object), ConfiguredModel):
+        rule = "must be a looped architecture, of this plugin or of --user-dir; fairseq's own have other converters"
+        raise ValueError(f"--arch {args.arch}: {rule}")
+    return args
 
 
 def _model_options(state: dict[str, Any]) -> argparse.Namespace:
@@ -64,7 +74,7 @@ def _model_options(state: dict[str, Any]) -> argparse.Namespace:
     if args.arch is None:
         raise ValueError("IN: its options name no architecture under arch or _name")
     task = _group(state, "task")
-    for name in LIMITS:
+    for name in OF_THE_TASK:
         if getattr(args, name, None) is None and task.get(name) is not None:
             setattr(args, name, task[name])
     return args
@@ -91,15 +101,18 @@ def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Na
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     hf = command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
-    onnx = command.add_paths(commands.add_parser("onnx", help="any model of text, served without torch and fairseq"))
+    onnx = command.add_paths(commands.add_parser("onnx", help="any looped model of text, without torch and fairseq"))
     found = "a dictionary, or its folder (default: the data named in the checkpoint, or if it names none, IN's folder)"
     split = "the sentencepiece model of the training text (default: split at spaces)"
+    for kind in commands.choices.values():
+        kind.add_argument("--user-dir", metavar="DIR", help="a package whose architectures are registered first")
     for kind in (hf, onnx):
         kind.add_argument("--dictionary", type=Path, metavar="PATH", help=found)
         kind.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help=split)
     onnx.add_argument("--int8", action="store_true", help="store matrices and embeddings in eight bits")
     args = parser.parse_args(arguments)
     try:
+        utils.import_user_module(args)
         if args.input.resolve() == args.output.resolve():
             raise ValueError(f"OUT={args.output}: must not be IN, which is never overwritten")
         if not args.input.is_file():
@@ -120,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         before, state = state, unshare_checkpoint(state)
         make_folder(args.output.parent)
     except (ValueError, OSError) as error:
-        parser.error(str(error).replace("IN:", f"IN={args.input}:", 1))
+        parser.error(re.sub(r"^IN:", lambda _: f"IN={args.input}:", str(error)))
     checkpoint_utils.torch_persistent_save(state, str(args.output))
     layers = {tensor.data_ptr() for name, tensor in state["model"].items() if name.endswith("fc1.weight")}
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
@@ -140,9 +153,10 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
         ValueError: naming the option, the file or the architecture.
     """
     with new_folder(folder) as new:
-        args = _model_options(state)
-        config, weights = hugging_face.converted(upstream.build(args, state["model"]), args)
-        dictionaries = _load_dictionaries(state, dictionary, config["model_type"] == "fsmt")
+        args = _looped_options(state)
+        model = upstream.build(args, state["model"])
+        config, weights = hugging_face.converted(model, args)
+        dictionaries = _load_dictionaries(state, dictionary, model)
         _warn_of_other_pieces(dictionaries, pieces)
         hugging_face.write(new, config, weights, dictionaries, pieces)
     layers = [name for name in weights if name.endswith(("fc1.weight", "up_proj.weight"))]
@@ -161,10 +175,10 @@ def write_onnx(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Pa
     except ImportError as error:
         raise ValueError(f"{error}: pip install onnx onnxscript onnxruntime") from None
     with new_folder(folder) as new:
-        args = _model_options(state)
+        args = _looped_options(state)
         model = upstream.build(args, state["model"])
         onnx.check(model, args)
-        dictionaries = _load_dictionaries(state, dictionary, hasattr(model, "encoder"))
+        dictionaries = _load_dictionaries(state, dictionary, model)
         _warn_of_other_pieces(dictionaries, pieces)
         onnx.write(model, args, new, dictionaries, pieces, int8)
     logger.info("wrote %s", folder)
@@ -182,13 +196,17 @@ def _data(state: dict[str, Any]) -> str:
     return str(vars(_run_options(state, _model_options(state))).get("data") or "").split(os.pathsep)[0]
 
 
-def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) -> list[Dictionary]:
-    """A model's dictionaries, the source's first. Raises ValueError, naming a file that is missing, or is none."""
+def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqModel) -> list[Dictionary]:
+    """A model's dictionaries, the source's first.
+
+    Raises:
+        ValueError: naming a file that is missing, or is no dictionary, or not the one of the model's training.
+    """
     if not data.exists():
         named = ": the checkpoint names it; give another place, or run where it is" if str(data) == _data(state) else ""
         raise ValueError(f"--dictionary={data}: no such file or folder{named}")
     names = ["dict.txt"]
-    if is_translation:
+    if hasattr(model, "encoder"):
         options = vars(_run_options(state, _model_options(state)))
         pair = options.get("source_lang"), options.get("target_lang")
         names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
@@ -197,9 +215,17 @@ def _load_dictionaries(state: dict[str, Any], data: Path, is_translation: bool) 
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
     try:
-        return [Dictionary.load(str(path)) for path in paths]
+        dictionaries = [Dictionary.load(str(path)) for path in paths]
     except ValueError as error:
         raise ValueError(f"--dictionary={error}") from None
+    numbered = [getattr(model, side).dictionary for side in SIDES if hasattr(model, side)]
+    for side, path, dictionary, symbols in zip(CORPUS_SIDES, paths, dictionaries, map(len, numbered)):
+        if len(dictionary) != symbols:
+            raise ValueError(f"--dictionary={path}: has {len(dictionary)} symbols: must have the model's {symbols}")
+        if digest(dictionary) != state.get(DIGESTS, {}).get(side, digest(dictionary)):
+            rule = "must be the one of the model's training; has other symbols, or in another order"
+            raise ValueError(f"--dictionary={path}: {rule}")
+    return dictionaries
 
 
 def _warn_of_other_pieces(dictionaries: Sequence[Dictionary], pieces: Path | None) -> None:

@@ -251,7 +251,7 @@ class CrossDecoder(StackDecoder):
         self.positions, self.level_table, self.layer_norm = positions, level_table, norm
 
     def new_state(self) -> LoopState:
-        return LoopState(len(self.loop.indices(self.passes)))
+        return LoopState(self.loop, self.passes)
 
     def run(self, x: Tensor, padding: Tensor | None, state: Any, states: list[Tensor] | None, **memory: Any) -> Tensor:
         places = self.positions, self.level_table

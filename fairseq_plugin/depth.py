@@ -148,6 +148,8 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
     given = {action.dest: getattr(args, action.dest) for action in given_task_actions(args.task, words)}
     overrides = {**given, **literal(args.model_overrides)}
     (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task([args.path], overrides)
+    if isinstance(task, AnswerTask):
+        raise ValueError(f"--path={args.path}: was trained with --task {saved.task._name}; use fairseq-validate")
     model.eval()
     settings = list(assignments(model, args.apart))
     if cfg.common.fp16:

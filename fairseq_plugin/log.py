@@ -42,7 +42,8 @@ def _shorten_lines(unused: None, trainer: Trainer, *others, **more) -> None:
 
 
 def updates_left(bar: BaseProgressBar, max_epoch: int) -> float:
-    """To the end of that epoch, if those to come are as long as this one: `--update-freq` may change; 0 is no end."""
+    """Updates to the end of that epoch, if later ones are as long as this (`--update-freq` may change that); infinite
+    if it is 0, no limit."""
     return len(bar) * (max_epoch - bar.epoch + 1) - bar.iterable.n if max_epoch else math.inf
 
 

@@ -223,7 +223,7 @@ class StackOptions(Options):
 
 
 class OfCriterion(Removed):
-    """An option that a criterion has, beside another one."""
+    """An option of a criterion, given without that criterion."""
 
     reason = "needs"
 
@@ -233,7 +233,7 @@ class ConfiguredModel(nn.Module):
 
     Attributes:
         depth_rules: `step` and `prefix_only` of :func:`recurrence.elastic.training_depth`.
-        num_updates: how many updates there were; None outside fairseq-train.
+        num_updates: how many updates the model has had; None if neither fairseq's trainer nor its loader has said so.
     """
 
     options: type[StackOptions] = StackOptions

@@ -19,7 +19,7 @@ class OrderOptions(Options):
 
     Attributes:
         replaced: options of a side that its order replaces, without the side.
-        replaced_by_all: options that the orders of all sides replace.
+        replaced_by_all: options that are replaced once every side has an order.
     """
 
     replaced: ClassVar[tuple[str, ...]] = ("layers",)

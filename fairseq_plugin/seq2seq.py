@@ -90,8 +90,8 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
     Attributes:
         reads_text: whether its encoder does; otherwise it reads speech.
-        full_context_alignment: fairseq aligns by a pass over the whole translation, since the steps of a search only
-            keep attention if the model was prepared for it, which that of a hub interface is not.
+        full_context_alignment: True: fairseq aligns by one pass over the finished translation. The steps of a search
+            keep attention only in a model prepared for it, and a hub interface does not prepare its model.
         profiled: buffer, whether Admin's vectors have their values, so that checkpoints store it; None without Admin.
     """
 

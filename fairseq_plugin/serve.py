@@ -46,6 +46,7 @@ class Model:
         self.source, self.target = self.about["symbols"][0], self.about["symbols"][-1]
         self.numbers = {symbol: number for number, symbol in enumerate(self.source)}
         self.pad, self.eos, self.unk = (self.about[name] for name in ("pad", "eos", "unk"))
+        self.start = self.about.get("start", self.eos)  # an older folder has none
         self.batch_dims = {name: shape.index("batch") for name, shape in self.about["state"].items()}
         self.batch_dims |= {"source": 0, "contexts": 1}
 
@@ -102,7 +103,7 @@ class Model:
             ValueError: if the model's positions end within the prompt.
         """
         rows, symbols = len(texts), len(self.target)
-        prompt = [self.eos] if self.about["translates"] else [self.eos, *texts[0]]
+        prompt = [self.start] if self.about["translates"] else [self.start, *texts[0]]
         most = min(most + len(prompt) - 1, self.about["longest"] - 1)
         if len(prompt) > most:
             raise ValueError(f"a text of {len(prompt) - 1} symbols: must be shorter than {most}, where positions end")
@@ -191,8 +192,9 @@ def _check(about: dict) -> None:
     sizes = [size for shape in about["state"].values() for size in shape if size not in ("batch", "past")]
     if not all(isinstance(symbol, str) for side in symbols for symbol in side):
         raise ValueError("model.json: symbols must be texts")
-    if not all(about[name] in range(min(map(len, symbols))) for name in ("pad", "eos", "unk")):
-        raise ValueError("model.json: pad, eos and unk must be numbers of symbols")
+    special = [about["pad"], about["unk"], about["eos"], about.get("start", about["eos"])]
+    if not all(number in range(min(map(len, symbols))) for number in special):
+        raise ValueError("model.json: pad, unk, eos and start must be numbers of symbols")
     if not all(isinstance(size, int) and 0 <= size <= LARGEST for size in sizes):
         raise ValueError(f"model.json: sizes of the state must be in 0 .. {LARGEST}")
 

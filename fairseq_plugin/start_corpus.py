@@ -48,8 +48,8 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: naming file and line, if a text is not UTF-8, sides have unequal lengths, a line of a pair is empty,
-            a row is in two of the texts, or a text has no row that can be used.
+        ValueError: naming file and line, if a text is not UTF-8, sides have unequal lengths, a row is in two of the
+            texts, or a text has no row that can be used.
     """
     files = {name: paths for name, paths in dict(train=train, valid=valid, test=test).items() if paths}
     given = {name: read_rows(paths) for name, paths in files.items()}
@@ -61,7 +61,7 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
         if not corpus.sets[name]:
             raise ValueError(f"{files[name][0]}: has no line that can be used")
         if left := len(given[name]) - len(corpus.sets[name]) if len(train) == 2 else 0:
-            corpus.notes.append(f"{name}: pairs left out, with a sentence of over {LONGEST:,} characters: {left:,}")
+            corpus.notes.append(f"{name}: pairs left out, with an empty line or over {LONGEST:,} characters: {left:,}")
     for name, most in (("test", MOST_TEST), ("valid", MOST_VALID)):
         if name not in given:
             hold_out(corpus, name, most, pairs=len(train) == 2)
@@ -76,9 +76,6 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     if len({*map(len, sides)}) > 1:
         counts = ", ".join(f"{path} has {len(side):,} lines" for path, side in zip(paths, sides))
         raise ValueError(f"{counts}: must be equal, because line N of one translates line N of the other")
-    for path, side in zip(paths, sides):
-        if len(paths) == 2 and "" in side:
-            raise ValueError(f"{path}:{side.index('') + 1}: is empty: remove the line, from both files")
     return list(zip(*sides))
 
 
@@ -114,7 +111,7 @@ def reject_copies(first: Path, rows: list[Row], second: Path, others: list[Row],
     copies = [
         (number, places[row])
         for number, row in enumerate(others, start=1)
-        if row in places and (len(row) == 2 or len(row[0]) >= COPIED)
+        if row in places and (all(row) if len(row) == 2 else len(row[0]) >= COPIED)
     ]
     if copies:
         number, place = copies[0]
@@ -125,7 +122,7 @@ def reject_copies(first: Path, rows: list[Row], second: Path, others: list[Row],
 
 
 def is_kept(row: Row) -> bool:
-    """Whether a row is of use: not an empty line of running text, nor a pair that is too long."""
+    """Whether a row is of use: not an empty line of running text, nor a pair with an empty side or one too long."""
     return all(row) and (len(row) == 1 or max(map(len, row)) <= LONGEST)
 
 

@@ -18,7 +18,6 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.distributed import utils as distributed_utils
-from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
@@ -280,36 +279,6 @@ def _explained(path: str | Path) -> Iterator[None]:
         if wrong is not None:
             raise CheckpointError(f"{path}: not an intact checkpoint: {wrong}") from None
         raise CheckpointError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {error})") from error
-
-
-@instead(EMA, "restore")
-def average_adaptive_softmax(restore: Callable, ema: EMA, state_dict: dict | None, *args, **kwargs) -> None:
-    """Lets `--store-ema` average a model with an adaptive softmax.
-
-    fairseq leaves marks of versions out of the average, which the adaptive softmax then rejects as "no longer
-    supported".
-    """
-    if state_dict is None:  # see begin_average_with_weights
-        return
-    versions = {key: tensor for key, tensor in ema.model.state_dict().items() if "version" in key}
-    restore(ema, {**versions, **state_dict}, *args, **kwargs)
-
-
-@after(checkpoint_utils, "load_checkpoint_to_cpu")
-def begin_average_with_weights(state: dict[str, Any], *args, **kwargs) -> None:
-    """Lets `--store-ema` begin from a checkpoint without an average, with its weights; fairseq stops (KeyError).
-
-    The average, a copy of the model, is only made after the model has loaded them.
-    """
-    if isinstance(state.get("extra_state"), dict):
-        state["extra_state"].setdefault("ema", None)
-
-
-@after(Trainer, "load_checkpoint")
-def release_average(extra: dict[str, Any] | None, *args, **kwargs) -> None:
-    """Forgets the average that training has loaded; fairseq-train would keep it to its end."""
-    if extra is not None:
-        extra.pop("ema", None)
 
 
 @instead(Trainer, "load_checkpoint")

@@ -17,7 +17,6 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.files import bounded_lines
-from fairseq_repairs.ranges import check_ranges
 from fairseq_repairs.replace import after, before, instead
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ def reject_unequal_sides(args: Namespace) -> None:
 
     fairseq writes sides of unequal length, whose lines no longer form pairs after the first extra line.
     """
-    check_ranges(args)
     languages = [args.source_lang] if args.only_source else [args.source_lang, args.target_lang]
     for option in () if args.dict_only else ("trainpref", "validpref", "testpref"):
         given = getattr(args, option) or ""
@@ -45,26 +43,20 @@ def reject_unequal_sides(args: Namespace) -> None:
 
 
 @instead("fairseq_cli.preprocess", "main")
-def name_full_disk(main: Callable, args: Namespace) -> None:
-    """Names the folder that cannot be written; the system's error has no name when a disk is full."""
+def explain_unwritable_files(main: Callable, args: Namespace) -> None:
+    """Names the folder when the disk is full, and says what to do about a dictionary that is already there.
+
+    The system's error of a full disk has no name, and fairseq's error of a dictionary is nothing but its name.
+    """
     try:
         main(args)
     except OSError as error:
+        if isinstance(error, FileExistsError) and error.errno is None:  # fairseq's own
+            rule = "must not exist yet: remove it, or give it as --srcdict or --tgtdict"
+            raise FileExistsError(f"--destdir={args.destdir}: {error}: {rule}") from None
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, args.destdir) from error
-
-
-@instead("fairseq_cli.preprocess", "main")
-def name_present_dictionary(main: Callable, args: Namespace) -> None:
-    """Says why a dictionary that is already there ends fairseq-preprocess, whose error is nothing but its name."""
-    try:
-        main(args)
-    except FileExistsError as error:
-        if error.errno is not None:
-            raise
-        rule = "must not exist yet: remove it, or give it as --srcdict or --tgtdict"
-        raise FileExistsError(f"--destdir={args.destdir}: {error}: {rule}") from None
 
 
 def _check_sides(option: str, paths: list[str]) -> None:
@@ -166,13 +158,18 @@ def require_same_symbols_of_fusion(
 
 
 def digests(task: FairseqTask) -> dict[str, list]:
-    """Length, and SHA-256 of the symbols in order, of each of a task's dictionaries, by its side or language."""
+    """The :func:`digest` of each of a task's dictionaries, by its side or language."""
     found = {}
     for name, dictionary in _dictionaries(task):
         if isinstance(dictionary, Dictionary):
-            symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
-            found[name] = [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
+            found[name] = digest(dictionary)
     return found
+
+
+def digest(dictionary: Dictionary) -> list:
+    """Its length, and the SHA-256 of its symbols in order."""
+    symbols = "\n".join(dictionary[index] for index in range(len(dictionary)))
+    return [len(dictionary), hashlib.sha256(symbols.encode()).hexdigest()]
 
 
 def _dictionaries(task: FairseqTask) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,8 @@ from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
 
-# fairseq's modules that use names removed from numpy, and the name that shows whether they are missing.
+# fairseq's modules that use names which numpy has removed, with one of these names: where numpy lacks it, all are
+# restored.
 USERS_OF_REMOVED_NAMES = {
     "fairseq.data.data_utils": "int",  # and percentile(interpolation=)
     "fairseq.data.language_pair_dataset": "compat.long",

@@ -135,11 +135,15 @@ def name_missing_constraints(search: LexicallyConstrainedBeamSearch, batch_const
 
 
 @after(FairseqTask, "build_generator")
-def reject_steps_of_a_beam_search(generator: Any, task: FairseqTask, models: Any, args: Any, *more, **kwargs) -> None:
-    """Rejects `--print-step` and `--retain-iter-history` in a search without steps; fairseq fails with a KeyError.
+def reject_steps_of_a_beam_search(
+    generator: Any, task: FairseqTask, models: Any, args: Any, *more, extra_gen_cls_kwargs: dict | None = None, **kwargs
+) -> None:
+    """Rejects `--print-step` and `--retain-iter-history` in fairseq-generate where the search has no steps.
 
-    It has printed the first translation by then.
+    fairseq fails with a KeyError, and has printed the first translation by then.
     """
+    if "lm_model" not in (extra_gen_cls_kwargs or {}):  # only fairseq-generate, which prints steps, passes one or None
+        return
     for option in ("print_step", "retain_iter_history"):
         if getattr(args, option, False) and type(generator).__module__ == SequenceGenerator.__module__:
             flag = option.replace("_", "-")

@@ -29,7 +29,6 @@ USERS_OF_EVAL = (
     "fairseq.optim.adam",
     "fairseq.optim.adamax",
     "fairseq.optim.cpu_adam",
-    "fairseq.optim.fused_adam",
     "fairseq.optim.fused_lamb",
     "fairseq.utils",
     "fairseq_cli.eval_lm",

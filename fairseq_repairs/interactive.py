@@ -24,7 +24,7 @@ from fairseq_repairs.files import bounded_lines
 from fairseq_repairs.replace import after, instead
 
 logger = logging.getLogger(__name__)
-TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # with a step of their own
+TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # each defines inference_step
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
 
 

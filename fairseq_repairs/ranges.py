@@ -18,9 +18,9 @@ def _value(given: Any) -> Any:
     return literal(given) if isinstance(given, str) else given
 
 
-# Values that break a rule fail in fairseq's training. Others, --clip-norm -1 or --batch-size 0, mean no limit there.
+# Values that break a rule fail in fairseq. Others, --clip-norm -1 or --batch-size 0, mean no limit there.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(["max_tokens", "beam", "workers", "tokens_per_sample"], POSITIVE),
+    **dict.fromkeys(["beam", "workers", "tokens_per_sample"], POSITIVE),
     "nbest": (lambda value: value != 0, "must not be 0"),
     "num_workers": (lambda value: value >= 0, "must be >= 0"),
     "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),
@@ -35,6 +35,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         (lambda text: isinstance(json.loads(text), dict), 'must be JSON, such as {"beam": 4}'),
     ),
 }
+RULES_OF_TRAINING = {"max_tokens": POSITIVE}  # in other commands 0 and -1 mean no limit
 
 
 @after(options, "parse_args_and_arch")
@@ -43,19 +44,26 @@ def require_values_in_range(parsed: Any, *unused, **other) -> None:
 
     fairseq divides by zero, names no option, or fails after the first epoch.
     """
-    check_ranges(parsed[0] if isinstance(parsed, tuple) else parsed)
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
+    check_ranges(args, trains=hasattr(args, "max_update"))
 
 
 @before(Trainer, "__init__")
 def require_configured_values_in_range(self, cfg: Any, *unused, **other) -> None:
     """The same for fairseq-hydra-train, which parses no arguments."""
     for group in in_groups(cfg).values():
-        check_ranges(group)
+        check_ranges(group, trains=True)
 
 
-def check_ranges(args: Any) -> None:
+@before("fairseq_cli.preprocess", "main")
+def require_values_of_preprocessing_in_range(args: Any) -> None:
+    """The same for fairseq-preprocess, which has a parser of its own."""
+    check_ranges(args, trains=False)
+
+
+def check_ranges(args: Any, trains: bool) -> None:
     """Raises ValueError for an option that breaks its rule; missing options and None break none."""
-    for name, (holds, rule) in RULES.items():
+    for name, (holds, rule) in (RULES | (RULES_OF_TRAINING if trains else {})).items():
         value = getattr(args, name, None)
         if value is not None and not _holds(holds, value):
             raise ValueError(f"--{name.replace('_', '-')} {value}: {rule}")

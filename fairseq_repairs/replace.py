@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 
 def at_once(repair: Callable[[], None]) -> Callable[[], None]:
-    """Makes a repair when its module is imported: one that assigns, or depends on what fairseq or its libraries are."""
+    """Makes a repair on import: one that wraps no function, or that first checks whether fairseq has the defect."""
     repair()
     return repair
 

@@ -15,8 +15,6 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import meters, metrics
-from fairseq.optim.amp_optimizer import AMPOptimizer
-from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.files import damage
@@ -27,11 +25,9 @@ logger = logging.getLogger(__name__)
 
 PERMISSION = "RECURRENCE_RESTORE"  # with "newest", the newest intact checkpoint replaces a damaged or missing one
 EARLY_STOP = "early_stop"  # key of the count of --patience in a checkpoint
-EXACT = "float32_weights"  # key of the weights before rounding in the state of an optimizer in half precision
 ORIGIN = "finetune_from_model"  # key of the model with which a checkpoint's training began, while it is loaded
 RANKS = "ranks"  # key of the number of ranks that saved a checkpoint, while it is loaded
 RETRIES = "amp_retries"  # key of the count of --amp-batch-retries in a checkpoint
-SCALER = "scaler"  # key of what decides when the loss scale changes, in the state of an optimizer that scales the loss
 SEEN_BY_RANK_0: dict[str, bool] = {}  # path -> whether rank 0 has the file, while ranks resume
 SINCE_AVERAGE = "updates_since_average"  # key of the count of --ema-update-freq in a checkpoint
 # Meters of all updates, by their keys in a checkpoint: their seconds, and their tokens.
@@ -62,7 +58,7 @@ def _choose(wanted: str, options: Any) -> str:
     if wrong is None and (once or options.restore_file != "checkpoint_last.pt"):
         logger.warning(f"--{'continue-once' if once else 'restore-file'} {wanted}: no such file: starting a new run")
         return wanted
-    best = newest_intact(path.parent) if path.parent.is_dir() else None
+    best = newest_intact(path)
     if best is None and wrong is None:
         return wanted  # a new run
     problem = f"{wanted} is {wrong or 'missing'}"
@@ -257,71 +253,6 @@ def keep_clocks(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_met
         known["wall"].start_time = time.perf_counter() - float(trainer.cumulative_training_time())
 
 
-def _exact(optimizer: FP16Optimizer) -> list[torch.Tensor]:
-    """The float32 copy of the weights: a tensor for each of them, or one for all of a device."""
-    weights = optimizer.fp32_params
-    return [one.detach() for one in (weights.values() if isinstance(weights, dict) else weights)]
-
-
-@after(FP16Optimizer, "state_dict")
-def save_float32_weights(state: dict[str, Any], optimizer: FP16Optimizer) -> None:
-    """Stores the weights of `--fp16` and `--bf16` as they are before rounding, for :func:`restore_float32_weights`."""
-    state[EXACT] = _exact(optimizer)
-
-
-@after(FP16Optimizer, "load_state_dict")
-def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[str, Any], *args, **kwargs) -> None:
-    """Resumes `--fp16` and `--bf16` from the weights before rounding.
-
-    fairseq stores the rounded weights only and starts its float32 copy anew from these, so a resumed run ends with
-    other weights than an uninterrupted one. Where the model has been changed since, its weight is not a rounded one of
-    these, and stays.
-    """
-    for now, saved in zip(_exact(optimizer), state.get(EXACT, ())):
-        exact = saved.to(now.device)
-        rounded = exact.to(optimizer.fp16_params[0].dtype).float()
-        now.copy_(torch.where(rounded == now, exact, now))
-
-
-@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "state_dict")
-def save_counts_of_scaler(state: dict[str, Any], optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer) -> None:
-    """Stores the scaler's counts of updates and overflows, for :func:`restore_counts_of_scaler`."""
-    if optimizer.scaler is not None:  # as with --bf16
-        # Its other attributes are options, and the scale, which fairseq stores.
-        state[SCALER] = {name: count for name, count in vars(optimizer.scaler).items() if name.startswith("_")}
-
-
-@after((FP16Optimizer, MemoryEfficientFP16Optimizer), "load_state_dict")
-def restore_counts_of_scaler(
-    loaded: None, optimizer: FP16Optimizer | MemoryEfficientFP16Optimizer, state: dict[str, Any], *args, **kwargs
-) -> None:
-    """Lets the loss scale of `--fp16` change after the same update as in an uninterrupted run.
-
-    fairseq stores the scale only and restarts the counts, so a resumed run skips other batches.
-    """
-    if optimizer.scaler is not None:
-        vars(optimizer.scaler).update(state.get(SCALER, {}))
-
-
-@after(AMPOptimizer, "state_dict")
-def save_scaler(state: dict[str, Any], optimizer: AMPOptimizer) -> None:
-    """Stores the state of torch's scaler, for :func:`restore_scaler`."""
-    state[SCALER] = optimizer.scaler.state_dict()
-
-
-@after(AMPOptimizer, "load_state_dict")
-def restore_scaler(loaded: None, optimizer: AMPOptimizer, state: dict[str, Any], *args, **kwargs) -> None:
-    """Resumes `--amp` with its loss scale, which fairseq restarts, so that a resumed run skips other batches.
-
-    The options of the scaler are those of the command: torch doubles the scale when the count of updates is equal to
-    the window, so the count is kept below a smaller window.
-    """
-    now, saved = optimizer.scaler.state_dict(), state.get(SCALER)
-    if now and saved:  # empty without a GPU
-        count = min(saved["_growth_tracker"], now["growth_interval"] - 1)
-        optimizer.scaler.load_state_dict({**now, "scale": saved["scale"], "_growth_tracker": count})
-
-
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
 def note_run(state: dict[str, Any], *args, **kwargs) -> None:
     """Notes how many ranks saved a checkpoint, and the model with which its training began, for the repairs below."""
@@ -338,7 +269,10 @@ def note_run(state: dict[str, Any], *args, **kwargs) -> None:
 def warn_of_unused_model(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
     """Warns of a `--finetune-from-model` that fairseq silently ignores, because the folder has another training."""
     wanted = trainer.cfg.checkpoint.finetune_from_model
-    if extra is None or wanted in (None, filename, extra.get(ORIGIN)):
+    if extra is None or wanted is None:
+        return
+    used = filter(None, (filename, extra.get(ORIGIN)))
+    if os.path.realpath(wanted) in map(os.path.realpath, used):
         return
     missing = "" if PathManager.exists(wanted) else ", which does not exist,"
     logger.warning(

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
+# The names of checkpoints; the group is the suffix of a run or, of sharded states, of a rank (--checkpoint-suffix).
+NAME = re.compile(r"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)(.*)\.pt")
 
 
 @before(checkpoint_utils, "verify_checkpoint_directory")
@@ -69,13 +72,20 @@ def copy_checkpoints_atomically(copy: Callable, src_path: str, dst_path: str, ov
 
 def _write_error(error: OSError, path: str) -> OSError:
     """An error that names the file and the newest intact checkpoint beside it."""
-    found = newest_intact(Path(path).parent)
+    found = newest_intact(Path(path))
     kept = f"the newest intact checkpoint is {found}" if found else "there is no intact checkpoint yet"
     return OSError(f"{path}: cannot be written: {error.strerror or error}; {kept}")
 
 
-def newest_intact(folder: Path) -> Path | None:
-    """The newest intact checkpoint of a folder; None if there is none."""
-    files = filter(Path.is_file, folder.glob("checkpoint*.pt"))  # no links to files that are gone
+def newest_intact(beside: Path) -> Path | None:
+    """The newest intact checkpoint of the run to which a file belongs, in the same folder; None if there is none."""
+    suffix = _suffix(beside)
+    files = [path for path in beside.parent.glob("checkpoint*.pt") if _suffix(path) == suffix]
+    files = [path for path in files if path.is_file()]  # no links to files that are gone
     found = sorted(files, key=os.path.getmtime, reverse=True)
     return next((path for path in found if damage(path) is None), None)
+
+
+def _suffix(path: Path) -> str:
+    found = NAME.fullmatch(path.name)
+    return found[1] if found else ""

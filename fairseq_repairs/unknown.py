@@ -42,7 +42,7 @@ def load_dictionary(load: Callable, replace_unk: str | None) -> dict[str, str] |
 
 @instead(BaseFairseqModel, "prepare_for_inference_")
 def attend_for_unknown_words(prepare: Callable, model: BaseFairseqModel, cfg: Any) -> None:
-    """Lets models return attention with `--replace-unk`; fairseq asks for it with `--print-alignment` (issue 686)."""
+    """Lets models return attention with `--replace-unk`; fairseq asks only with `--print-alignment` (issue 686)."""
     model.replaces_unknown_words = getattr(cfg.generation, "replace_unk", None) is not None
     if model.replaces_unknown_words and not cfg.generation.print_alignment:
         cfg = SimpleNamespace(generation=copy.deepcopy(cfg.generation))
@@ -54,8 +54,8 @@ def attend_for_unknown_words(prepare: Callable, model: BaseFairseqModel, cfg: An
 def find_source_words(found: list, task: FairseqTask, generator: Any, models: Any, sample: dict, *args, **kwargs):
     """Notes for each symbol of a hypothesis the source word that it attends to most.
 
-    The word is that of the text, which may itself be unknown: of a line in fairseq-interactive, or of raw data, which
-    fairseq-generate requires.
+    The word is as the text has it, even if the source dictionary does not know it. The text is the line in
+    fairseq-interactive; fairseq-generate knows it only from raw data.
     """
     if not (models and getattr(models[0], "replaces_unknown_words", False) and task.source_dictionary is not None):
         return

@@ -112,8 +112,8 @@ one_seed() {
     [ "$(wc -w <<<"${SEEDS:-}")" -le 1 ] || fail "SEEDS=$SEEDS: must be one seed here, such as SEED=2"
 }
 
-# check_flags PROGRAM: fail if FLAGS begin with another word, have a value that PROGRAM (of figures/, or installed) rejects, or an
-# option that its help does not name, or --output, --stage or --y, which differ between the pictures of a script.
+# check_flags PROGRAM: fail unless FLAGS are options of PROGRAM (of figures/, or installed): their names are in its help, and it
+# accepts their values. --output, --stage and --y are rejected, too: a script gives them, to each picture its own.
 check_flags() {
     local word help program=("$1")
     [ ${#FLAGS[@]} -gt 0 ] || return 0

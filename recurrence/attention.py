@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from recurrence.cache import Slot
 from recurrence.parts import Dropout
-from recurrence.private_torch import attention_kernels, func_is_active, product_dtype
+from recurrence.private_torch import attention_kernels, func_is_active
 from recurrence.relative import RelativeKeys
 
 
@@ -190,6 +190,13 @@ def causal_bias(length: int, like: Tensor, padding: Tensor | None = None, start:
         itself = ones.tril(start).triu_(start)
         hidden = hidden & ~(itself & hidden.all(dim=-1, keepdim=True))
     return _bias(hidden, like)
+
+
+def product_dtype(like: Tensor) -> torch.dtype:
+    """The dtype of products of this tensor: its own, or autocast's."""
+    device = like.device.type
+    casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if casts else like.dtype
 
 
 def _bias(hidden: Tensor, like: Tensor) -> Tensor:

@@ -3,8 +3,6 @@
 Tokens are read all at once or in steps, such as a prompt and then token after token, with a cache slot for each pass.
 """
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from recurrence.attention import padding_bias
@@ -18,11 +16,12 @@ class LoopState:
     """Decoding state of a loop: the cache of its passes, and the keys of relative positions.
 
     Args:
-        passes: number of passes that run.
+        loop: whose passes run.
+        passes: their number, see :meth:`Loop.indices`; None for all.
     """
 
-    def __init__(self, passes: int):
-        self.cache, self.kept_keys = Cache(passes), KeptKeys()
+    def __init__(self, loop: Loop, passes: int | None = None):
+        self.cache, self.kept_keys = Cache(len(loop.indices(passes))), KeptKeys()
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the batch: entry i becomes entry order[i], (new B,)."""
@@ -108,13 +107,18 @@ class CausalStack(nn.Module):
 
     def new_state(self, passes: int | None = None) -> LoopState:
         """The decoding state of a new text."""
-        return LoopState(len(self.loop.indices(passes)))
+        return LoopState(self.loop, passes)
 
     def forward(
-        self, x: Tensor, padding: Tensor | None = None, state: LoopState | None = None, **options: Any
+        self,
+        x: Tensor,
+        padding: Tensor | None = None,
+        state: LoopState | None = None,
+        passes: int | None = None,
+        states: list[Tensor] | None = None,
     ) -> Tensor:
-        """The state after the last pass, (B, T, C) -> the same; options: `passes`, `states` of :func:`run_causal`."""
-        return run_causal(self.loop, x, self.positions, None, padding, state, **options)
+        """The state after the last pass, (B, T, C) -> the same; see :func:`run_causal`."""
+        return run_causal(self.loop, x, self.positions, None, padding, state, passes, states)
 
     def finish(self, x: Tensor) -> Tensor:
         """From the state after a pass to the output of the stack."""

@@ -1,7 +1,7 @@
 """What a model stores and what it runs.
 
-torch counts the operations of matrix products; fvcore, which is optional (`pip install fvcore`), those of the plain
-forms of all operators.
+torch counts the operations of matrix products, convolutions and attention; fvcore, which is optional (`pip install
+fvcore`), those of matrix products, convolutions and norms, but not of fused attention, activations and sums.
 """
 
 from collections import Counter
@@ -52,9 +52,10 @@ def flops(run: Callable[[], object]) -> int:
 
 
 class _OneCount(nullcontext):
-    """In place of torch's tracker of modules, whose hooks on all modules would have every layer called.
+    """Stands in for torch's tracker of modules, which sets hooks on all modules.
 
-    Kausik's scan then computes more than it does otherwise, see :mod:`recurrence.papers.scan`.
+    With hooks, layers must be called. Kausik's recurrent transformer, which otherwise computes from their weights (see
+    :mod:`recurrence.papers.scan`), then runs more operations.
     """
 
     parents = ("Global",)

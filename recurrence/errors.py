@@ -1,13 +1,8 @@
 """Errors that know their field, so that each plugin can name its own option in the message."""
 
-import json
-import os
 import re
-import time
 from collections.abc import Callable
 from typing import Any
-
-from recurrence.files import write_text
 
 
 class FieldError(ValueError):
@@ -52,11 +47,3 @@ def misfit(error: BaseException) -> str | None:
         short = re.sub(r'(, "[^"]*")+', lambda rest: f" and {rest[0].count(', ')} more", line)
         kinds.setdefault(line.split()[0], []).append(short)
     return " ".join(f"{one} And {len(rest)} more." if rest else one for one, *rest in kinds.values())
-
-
-def report_to_torchrun(line: str) -> None:
-    """Writes the error message to torchrun's error file; otherwise its report gives no cause of the failure."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}
-        write_text(path, json.dumps({"message": message}))

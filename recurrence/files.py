@@ -42,7 +42,7 @@ def require_plain(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def named_errors(path: str | Path, part: Path | None = None) -> Iterator[None]:
-    """Gives errors of the operating system the file's name; those of a full disk have none, others that of its part."""
+    """Names the file in errors of the operating system that name none, as of a full disk, or its temporary `part`."""
     try:
         yield
     except OSError as error:

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def has_16_bits(image: Any) -> bool:
-    """Whether an image that Pillow has opened has greys of 16 bits; those of PGM, and once of PNG, it calls 32."""
+    """Whether an opened image has greys of 16 bits, which Pillow takes for 32 in PGM and, in old versions, in PNG."""
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 

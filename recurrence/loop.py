@@ -145,8 +145,9 @@ class Loop(nn.Module):
     def compile_blocks(self, **options: Any) -> None:
         """Compiles each stored block for training, once for all its passes and for all shapes.
 
-        All passes own tensors of the same shapes, so a block runs the same graph in each of them. Outside training,
-        blocks are not compiled: decoding would recompile as the cache grows. Options: see :func:`torch.compile`.
+        Passes that own tensors of the same shapes run the same graph. In SReT, runs of a block with other slices, or
+        without a projection, have graphs of their own. Outside training, blocks are not compiled: decoding would
+        recompile as the cache grows. Options: see :func:`torch.compile`.
         """
         allow_graphs(GRAPHS)
         self.compiled = True

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recurrence.attention import causal_bias
+from recurrence.attention import causal_bias, product_dtype
 from recurrence.errors import FieldError
 from recurrence.loop import Loop
-from recurrence.private_torch import product_dtype
 from recurrence.relative import KeptKeys
 
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "alibi", "none")

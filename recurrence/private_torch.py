@@ -74,13 +74,6 @@ def _without_cudnn() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
-def product_dtype(like: Tensor) -> torch.dtype:
-    """The dtype of products of this tensor: its own, or autocast's."""
-    device = like.device.type
-    casts = like.dtype != torch.float64 and device != "meta" and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if casts else like.dtype
-
-
 def is_watched(module: nn.Module) -> bool:
     """Whether a call of the module runs more than its class's `forward`: it has hooks or its own, or all modules do."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks

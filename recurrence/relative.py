@@ -46,7 +46,7 @@ class RelativeKeys(nn.Module):
 
 
 class KeptKeys:
-    """The keys of distances that decoding keeps, of every stored block, from a farthest distance down to 0."""
+    """What decoding keeps: for every stored block, the keys of all distances from the farthest so far down to 0."""
 
     keys: list[Tensor | None] | None = None
     farthest = 0

@@ -6,9 +6,9 @@ from typing import Any
 
 from recurrence.errors import shown
 
-# What to use instead of loops that begin late in training, and of a loop over a trained model's layers, with a low-rank
-# term for each pass.
+# What to use instead of loops that begin late in training.
 LATE_LOOPS = "train with all passes from the start; late loops were never ahead"
+# What to use instead of a loop over a trained model's layers with a low-rank term for each pass.
 RELAXED_SHARING = "train a looped model from scratch, which in translation was better at half the size"
 
 

@@ -85,4 +85,5 @@ def drop_training_depths(given: dict[str, Any], saved: Mapping[str, Any]) -> Non
         return
     for name in DEPTH_OPTIONS.keys() & saved.keys() & given.keys():
         if given[name] == saved[name]:
-            logger.warning("%s=%s: left out, as it is that of the saved model at another depth", name, given.pop(name))
+            del given[name]
+            logger.warning("%s=%s: left out, as it is that of the saved model at another depth", name, saved[name])

@@ -1,7 +1,7 @@
 """The parts of timm's interface that all image models share, and their depth in training."""
 
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,20 +15,21 @@ from timm_plugin._config import ImageConfig
 
 # Words in the names of parameters that have no weight decay although they are not vectors.
 UNDECAYED = {"cls_token", "pos_embed", "level_embed", "qkv_signal", "ffn_signal"}
+POOLS = ("", "avg", "max", "avgmax")  # of every model; with a class token also "token"
 
 
-class ImageModel(nn.Module):
+class ImageModel(nn.Module, ABC):
     """Base of the image models.
 
     A subclass's :meth:`build` creates the parts: `patch_embed`, the loops, `norm`, and sets `num_features`,
-    `num_prefix_tokens`, `feature_info` and `training_depths`. It implements `embed`, `encode`, `pool` and `features`.
+    `num_prefix_tokens`, `feature_info` and `training_depths`.
 
     Args:
         config: the options.
 
     Attributes:
-        pools: its kinds of pooling.
         unlike_upstream: what timm's `VisionTransformer` has no place for, if that is known before weights are folded.
+        global_pool: its kind of pooling, see :class:`ImageConfig`.
         passes: how many passes calls outside training run, one number per loop; None for all. A model at another depth
             is that of this depth with the same checkpoint.
         training_depths: how many passes of each loop training runs.
@@ -39,8 +40,8 @@ class ImageModel(nn.Module):
         ValueError: for a value that breaks its rule.
     """
 
-    pools: tuple[str, ...] = ()
     unlike_upstream: str | None = None
+    global_pool: str
     passes: Sequence[int] | None = None
     training_depths: list[TrainingDepth]
     num_updates: int | None = None
@@ -64,23 +65,45 @@ class ImageModel(nn.Module):
     def initialise(self) -> None:
         """Sets the initial values that are not those of the parts."""
 
-    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
+    @abstractmethod
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, in_chans, height, width) -> what `encode` takes."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, depths: Sequence[int | None]) -> Tensor:
+        """What `embed` gives -> what the head pools, after these numbers of passes, one per loop; None for all."""
+
+    @abstractmethod
+    def pool(self, x: Tensor) -> Tensor:
+        """What `encode` gives -> the input of the classifier: (B, C), or all tokens if global_pool is ""."""
+
+    @abstractmethod
+    def features(
+        self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
+
+    def check_pool(self, num_classes: int, global_pool: str) -> None:
         """Raises ValueError if there cannot be as many classes, or the model does not have this pooling."""
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes}: must be >= 0")
-        if global_pool not in (None, *self.pools):
-            raise ValueError(f"global_pool={global_pool!r}: must be one of {self.pools}")
+        pools = (*POOLS, "token") if self.num_prefix_tokens else POOLS
+        if global_pool not in pools:
+            raise ValueError(f"global_pool={global_pool!r}: must be one of {pools}")
 
     def get_classifier(self) -> nn.Module:
         """The classifier."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features."""
-        self.check_pool(num_classes, global_pool)
-        if global_pool is not None:
-            self.global_pool = global_pool
-        self.num_classes = num_classes
+        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features.
+
+        Raises:
+            ValueError: as :meth:`check_pool` does, also where the model keeps its pooling.
+        """
+        pool = self.global_pool if global_pool is None else global_pool
+        self.check_pool(num_classes, pool)
+        self.num_classes, self.global_pool = num_classes, pool
         like = next(self.parameters())
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head.to(like.device, like.dtype)

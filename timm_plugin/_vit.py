@@ -1,5 +1,6 @@
 """A vision transformer with a loop over depth: one resolution, one stack of passes. Families derive from it."""
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -136,7 +137,6 @@ class LoopedVisionTransformer(ImageModel):
         tables: names of the tables with an entry for each token.
     """
 
-    pools: tuple[str, ...] = ("", "token", "avg", "max", "avgmax")
     passes_per_depth = 1
     tables: tuple[str, ...] = ("pos_embed",)
 
@@ -153,8 +153,6 @@ class LoopedVisionTransformer(ImageModel):
         self.patch_embed = self.make_patches(config)
         self.num_prefix_tokens = int(config.class_token)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim)) if config.class_token else None
-        if not config.class_token:
-            self.pools = tuple(pool for pool in self.pools if pool != "token")
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = self.make_loop(config, tokens)
@@ -175,7 +173,6 @@ class LoopedVisionTransformer(ImageModel):
 
     def make_patches(self, config: Any) -> nn.Module:
         """What turns images into patches: timm's `PatchEmbed`, or a module with its interface."""
-        self._traits = dict(first_conv="patch_embed.proj")  # which timm adapts to other in_chans
         return PatchEmbed(config.img_size, config.patch_size, config.in_chans, config.embed_dim)
 
     def make_tables(self, tokens: int) -> None:
@@ -245,7 +242,7 @@ class LoopedVisionTransformer(ImageModel):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C).
 
-        Training runs all passes, too.
+        In training, all passes run, whatever depth the update draws.
         """
         run = self.loop.indices(None if self.training else self.passes and self.passes[0])
         taken = take(len(run) // self.passes_per_depth, indices)
@@ -316,8 +313,9 @@ class LoopedVisionTransformer(ImageModel):
         size = getattr(self, "pretrained_model_args", {}).get("img_size")
         if size is None:
             return state_dict
-        grid, prefix = self.patch_embed.grid_size, self.num_prefix_tokens
-        saved = tuple(side // patch for side, patch in zip(to_2tuple(size), self.patch_embed.patch_size))
+        patches = copy.deepcopy(self.patch_embed)
+        patches.set_input_size(size)
+        grid, saved, prefix = self.patch_embed.grid_size, patches.grid_size, self.num_prefix_tokens
         for name in self.tables if saved != grid else ():
             theirs = state_dict.get(name)
             if theirs is not None and theirs.dim() == 3 and theirs.shape[1] == prefix + math.prod(saved):

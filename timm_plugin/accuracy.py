@@ -30,7 +30,7 @@ def measured(run: Path) -> dict[str, float]:
     """Top-1 accuracy in %, and seconds for all images, of a run of timm_plugin.train.
 
     Raises:
-        ValueError: if its checkpoint cannot be read or is another trainer's, or its images are gone or others.
+        ValueError: the checkpoint cannot be read or is of another trainer, or the images are gone or of other classes.
     """
     checkpoint = run / "last.pth.tar"
     if not checkpoint.exists():

@@ -21,7 +21,7 @@ LEGACY = pickle.dumps(MAGIC_NUMBER, DEFAULT_PROTOCOL)  # how a file of torch bef
 PREPROCESSING = ("mean", "std", "crop_pct", "interpolation")
 OF_MODEL = {"num_classes": "num_classes", "in_chans": "in_chans", "global_pool": "gp"}  # in train.py
 OF_IMAGES = {"data", "dataset", "train_split", "val_split"}
-# What parts of a trainer's checkpoint are; "model" and those with "ema" hold weights, too.
+# The types of the parts of a trainer's checkpoint; "model" and those with "ema" hold weights, too.
 PARTS = {
     **dict.fromkeys(["state_dict", "state_dict_ema", "model", "model_ema", "optimizer", "amp_scaler", "saver"], dict),
     **{"args": argparse.Namespace, "arch": str, "epoch": int},
@@ -59,7 +59,7 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
     model = _with_weights(path, name, {**trained_with(name, options), **kwargs}, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
     if options.img_size:
-        given["input_size"] = (getattr(model, "in_chans", 3), options.img_size, options.img_size)
+        given["input_size"] = (model.in_chans, options.img_size, options.img_size)
     given = {key: value for key, value in given.items() if value}
     given |= {f"test_{key}": None for key in ("input_size", "crop_pct") if key in given}  # those of other weights
     names = getattr(options, "label_names", None)
@@ -71,10 +71,11 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
 
 
 def create_model(name: str, **kwargs: Any) -> nn.Module:
-    """timm's `create_model`; a model of the user's own that timm's builder did not make gets what it sets."""
+    """timm's `create_model`; a model that timm's builder did not make gets the attributes that timm's models have."""
     model = timm.create_model(name, **kwargs)
-    if not hasattr(model, "num_classes"):
-        model.num_classes = kwargs.get("num_classes")
+    for attribute, default in (("num_classes", None), ("in_chans", 3)):
+        if not hasattr(model, attribute):
+            setattr(model, attribute, kwargs.get(attribute, default))
     if not hasattr(model, "pretrained_cfg"):
         model.pretrained_cfg = timm.models.PretrainedCfg(architecture=name, num_classes=model.num_classes).to_dict()
     return model
@@ -105,7 +106,7 @@ def _with_weights(path: Path, name: str, kwargs: dict[str, Any], **source: Any) 
 
     Raises:
         ValueError: they cannot be read, or do not fit the model, or it is larger than they are.
-        OSError: there is no such file, or there is a pipe or a device.
+        OSError: there is no such file, or it is a pipe or a device.
     """
     files = [file for file in path.iterdir() if not file.is_dir()] if path.is_dir() else [path]
     for file in files:

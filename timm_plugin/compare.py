@@ -72,9 +72,6 @@ class ImageControls(Controls):
         kwargs = [f"{name}={value}".replace(" ", "") for name, value in changed.items() if name not in BY_TRAINER]
         return [*self.rest, "--model", model, "--model-kwargs", *kwargs]
 
-    def stored(self, words: Sequence[str]) -> int:
-        return count.stored(self.build(words))
-
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
         return self.looped.config.more_heads(steps, hidden)
 

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m timm_plugin.depth", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("images", type=Path, metavar="IMAGES", help="a folder per class, or a folder per split that holds them")
-    add("--checkpoint", type=Path, required=True, metavar="FILE", help="from timm's trainer, or a state dict")
+    help = "a run (its best epoch), a checkpoint, a file of weights, or a folder in timm's format"
+    add("--checkpoint", type=Path, required=True, metavar="PATH", help=help)
     add("--model", metavar="NAME", help="the model, if the checkpoint does not name it")
     add("--model-kwargs", nargs="*", default=[], type=key_value, metavar="K=V", help="its options")
     add_user_module(parser)
@@ -89,6 +90,8 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--device={args.device}: must be a device of this machine{other_devices(args.device)}")
     model = load(args.checkpoint, args.model, **dict(args.model_kwargs)).to(args.device)
     loops = require_loops(model)
+    if not isinstance(model, ImageModel):
+        raise ValueError(f"--checkpoint={args.checkpoint}: must be of an ImageModel, not of a {type(model).__name__}")
     if model.in_chans != 3:
         raise ValueError(f"--model-kwargs in_chans={model.in_chans}: must be 3, as images are read in RGB")
     settings = assignments(model)

@@ -17,7 +17,8 @@ def export(model: nn.Module, int8: bool = False) -> onnx.ModelProto:
     Its metadata are JSON, see :func:`about`.
 
     Args:
-        model: as :func:`timm_plugin.checkpoints.load` returns it.
+        model: as :func:`timm_plugin.checkpoints.load` returns it. It is converted to float32 in place, and left in
+            evaluation mode.
         int8: whether the weights of matrix products and convolutions are stored in eight bits.
 
     Raises:

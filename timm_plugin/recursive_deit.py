@@ -3,9 +3,9 @@
 Paper: Sliced Recursive Transformer (arXiv:2111.05297), Table 1, section 5.2, Figures 4 and 9.
 
 The published code has none of these models. Assumed here: DeiT-Tiny's block and initialisation; NLL and LRC as in SReT,
-with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, which gives the same
-number of tokens as patches; mean pooling (`class_token=False, global_pool="avg"`) follows the final norm; DeiT-108 is
-DeiT-Tiny with 108 unshared blocks.
+with an NLL of the stream's width; `stem="conv"` is SReT's stem followed by a 2x2 convolution, which gives as many
+tokens as there are patches, if the sides are multiples of 16; mean pooling (`class_token=False, global_pool="avg"`)
+follows the final norm; DeiT-108 is DeiT-Tiny with 108 unshared blocks.
 
 Not in the paper: a mixed-depth DeiT, with 54 stored blocks that run twice; see :mod:`timm_plugin.sret`.
 """
@@ -116,7 +116,7 @@ class RecursiveDeiT(RecursiveVisionTransformer):
     def make_patches(self, config: RecursiveDeiTConfig) -> nn.Module:
         if config.stem == "patch":
             return super().make_patches(config)
-        self._traits = dict(first_conv="patch_embed.stem.conv1")
+        self._traits = dict(first_conv="patch_embed.stem.conv1")  # which timm adapts to other in_chans
         return StemEmbed(config.img_size, config.in_chans, config.embed_dim)
 
     def make_loop(self, config: RecursiveDeiTConfig, tokens: int) -> Loop:

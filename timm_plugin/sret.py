@@ -91,7 +91,7 @@ class SReTConfig(ImageConfig):
     inference_permutation: str = option("fixed", choices=("fixed", "random"))
     permutation_seed: int = 0
     mlp_ratio: float = 4.0
-    nll_ratio: float = 1.0
+    nll_ratio: float = option(1.0, least=0)
     lrc: bool = True
     drop_path_placement: str = option("depth", choices=("depth", "published"))
 
@@ -119,8 +119,6 @@ class SReTConfig(ImageConfig):
                 raise ValueError(f"{name}={getattr(self, name)}: needs one entry for each of {len(self.depths)} stages")
         if not all(self.groups):
             raise ValueError(f"groups={self.groups}: needs at least one number for each stage")
-        if self.nll_ratio < 0:
-            raise ValueError(f"nll_ratio={self.nll_ratio}: must be >= 0")
         for stage in range(len(self.depths)):
             self.shape(stage)  # which has the rules for sizes
         sliced = any(count != 1 for groups in self.groups for count in groups)
@@ -172,7 +170,8 @@ class SReTConfig(ImageConfig):
         of_runs = tuple(groups[min(run, len(groups) - 1)] for run in range(self.loops))
         permuted = tuple(run >= FIRST_PERMUTED[self.permuted_runs] for run in range(self.loops))
         seed = self.permutation_seed + 1000 * stage
-        return SliceConfig(tokens, of_runs * blocks, permuted * blocks, self.inference_permutation, seed)
+        always_random = self.inference_permutation == "random"
+        return SliceConfig(tokens, of_runs * blocks, permuted * blocks, always_random, seed)
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """See :meth:`ImageConfig.unshared`; a block has the slices of its first run."""
@@ -244,7 +243,6 @@ class SReT(ImageModel):
     `features_only` returns the maps of the stages.
     """
 
-    pools: tuple[str, ...] = ("", "avg", "max", "avgmax")
     unlike_upstream = "it has stages"
 
     def __init__(self, **options: Any):
@@ -263,7 +261,6 @@ class SReT(ImageModel):
         if config.class_token:
             self.cls_token = nn.Parameter(torch.empty(1, config.embed_dim, 1, 1))
             trunc_normal_(self.cls_token, std=0.02)
-            self.pools = (*self.pools, "token")
         self.stages = nn.ModuleList(
             Stage(make_loop(config, number, rows * columns), (rows, columns), config.embed_dim * 2**number, number > 0)
             for number, (rows, columns) in enumerate(sizes)
@@ -297,7 +294,7 @@ class SReT(ImageModel):
         """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
         return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
 
-    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
+    def check_pool(self, num_classes: int, global_pool: str) -> None:
         """Also raises ValueError for classes of a map that is not pooled."""
         super().check_pool(num_classes, global_pool)
         if num_classes and global_pool == "" and not self.num_prefix_tokens:
@@ -318,7 +315,7 @@ class SReT(ImageModel):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, height, width), class tokens (B, 1, C).
 
-        Training runs all passes, too.
+        In training, all passes run, whatever depth the update draws.
         """
         taken = take(len(self.stages), indices)
         stages = self.stages[: taken[-1] + 1] if stop_early else self.stages

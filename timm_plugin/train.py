@@ -11,11 +11,14 @@ summary.csv, with one line per epoch, which includes a model's learnable residua
 --resume continues after the last complete epoch and ends with the same weights as an uninterrupted run, on a CPU bit
 for bit.
 
-Differs from timm's train.py: the learning rate (linear warm-up, then half a cosine to --min-lr) changes at every
-update; batches at the end of an epoch that do not fill an update are skipped; crops are resized with the model's
-interpolation, not a random one; the average of the weights has a warm-up; if there is an average, only the average is
-evaluated; and distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's,
-from hard labels.
+The learning rate rises linearly to --lr during the warm-up, and then follows half a cosine to --min-lr. As in timm,
+the cosine begins at the first update, so that after the warm-up the rate drops to where the cosine already is; with
+--warmup-prefix the cosine begins after the warm-up, at --lr.
+
+Differs from timm's train.py: the learning rate changes at every update; batches at the end of an epoch that do not fill
+an update are skipped; crops are resized with the model's interpolation, not a random one; the average of the weights
+has a warm-up; if there is an average, only the average is evaluated; and distillation is SReT's (arXiv 2111.05297),
+from the teacher's soft labels only, or for comparison DeiT's, from hard labels.
 """
 
 import logging
@@ -41,7 +44,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from recurrence.count import stored
-from recurrence.errors import misfit, report_to_torchrun
+from recurrence.errors import misfit
 from recurrence.files import damage, make_folder, remove_unfinished
 from recurrence.papers.sret import named_coefficients
 from recurrence.private_torch import bound_caches
@@ -51,7 +54,7 @@ from timm_plugin._saved import is_literal, options_of
 from timm_plugin.checkpoints import MALFORMED, metadata_of
 from timm_plugin.training.build import build, make_task, origin, weights_not_found
 from timm_plugin.training.data import datasets, make_loaders
-from timm_plugin.training.files import last_checkpoint, one_line, record
+from timm_plugin.training.files import last_checkpoint, one_line, record, report_to_torchrun
 from timm_plugin.training.folders import different_classes, left_out, listed, unreadable
 from timm_plugin.training.options import OptionError, check, parser, reject
 
@@ -63,7 +66,11 @@ SILENCE = 30  # seconds without a word where there is no terminal for a progress
 
 
 def make_scheduler(args: Namespace, optimizer: torch.optim.Optimizer, updates_per_epoch: int) -> Scheduler:
-    """Linear warm-up from a thousandth of --lr, then half a cosine down to --min-lr, stepped at every update."""
+    """A linear rise from a thousandth of --lr to --lr, then half a cosine to --min-lr, stepped at every update.
+
+    The cosine begins at the first update, so that the rate drops to it after the warm-up, unless --warmup-prefix is
+    given.
+    """
     scheduler, _ = create_scheduler_v2(
         optimizer,
         num_epochs=args.epochs - args.warmup_epochs if args.warmup_prefix else args.epochs,
@@ -78,7 +85,7 @@ def make_scheduler(args: Namespace, optimizer: torch.optim.Optimizer, updates_pe
 
 
 def pace(seconds: float, done: int, total: int, images: int) -> str:
-    """Images a second, and the time left, after these seconds, parts of the work and images."""
+    """Images per second and the time left, for a message, after `done` of `total` parts of the work."""
     return f"{images / seconds:,.0f} images/s, {tqdm.format_interval(seconds / done * (total - done))} left"
 
 

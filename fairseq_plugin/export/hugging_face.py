@@ -51,20 +51,21 @@ def as_llama(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
         )
     if model.position_kind(args) != "rotary":
         raise ValueError(f"--position={args.position}: must be rotary, the only positions of LlamaForCausalLM")
-    if args.post_norm:
+    if not model.decoder.stack.loop.blocks[0].sublayer.pre_norm:
         raise ValueError("--post-norm: the layers of LlamaForCausalLM are pre-norm")
     if model.decoder.inputs.scale != 1:
         raise ValueError("no_scale_embedding=False: LlamaForCausalLM does not scale its embedding")
     loop = model.decoder.stack.loop
     if loop.inject:
         raise ValueError("--inject-embedding: a layer of LlamaForCausalLM only reads the layer before it")
-    embedding = model.decoder.embed_tokens
+    embedding, symbols = model.decoder.embed_tokens, model.decoder.dictionary
     weights = {"model.embed_tokens.weight": embedding.weight, "model.norm.weight": model.decoder.stack.norm.weight}
     for layer, which in enumerate(loop.order):
         weights |= to_theirs(loop.state_dict(), ilr_layer(f"model.layers.{layer}", f"blocks.{which}"))
     config = dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
+        bos_token_id=symbols.bos() if getattr(args, "add_bos_token", False) else symbols.eos(),
         vocab_size=embedding.num_embeddings,
         hidden_size=args.decoder_embed_dim,
         intermediate_size=args.decoder_ffn_embed_dim,
@@ -168,28 +169,30 @@ def write(
     if is_translation:
         ids = dict(bos_token_id=source.bos(), decoder_start_token_id=eos, forced_eos_token_id=eos)
     else:
-        ids = dict(bos_token_id=eos)
+        ids = dict(bos_token_id=config["bos_token_id"])
     ids |= dict(eos_token_id=eos, pad_token_id=source.pad())
     _write_json(folder / "config.json", {**config, **ids})
     _write_json(folder / "generation_config.json", {**ids, **(SEARCH if is_translation else {})})
-    _write_tokenizer(folder, source, pieces, is_translation)
+    start = None if is_translation else config["bos_token_id"]
+    _write_tokenizer(folder, source, pieces, start)
     if target != source:
-        _write_tokenizer(folder / "target", target, pieces, is_translation)
+        _write_tokenizer(folder / "target", target, pieces, start)
     try:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:  # of a full disk
         raise OSError(f"{folder}: cannot be written: {error}") from None
 
 
-def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, is_translation: bool) -> None:
+def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, start: int | None) -> None:
+    """start: the symbol that precedes a language model's text, fairseq's end of a sentence unless `--add-bos-token`;
+    None for a translation's sentence, which that end ends."""
     make_folder(folder)
-    # The end-of-sentence symbol ends a sentence, but in fairseq's language models it precedes a text.
-    end = dictionary[dictionary.eos()]
-    template = f"$A {end}" if is_translation else f"{end} $A"
+    end = dictionary.eos()
+    template = f"$A {dictionary[end]}" if start is None else f"{dictionary[start]} $A"
     tokenizer(dictionary, pieces, template).save(str(folder / "tokenizer.json"))
-    tokens = dict(bos=dictionary.eos(), eos=dictionary.eos(), pad=dictionary.pad(), unk=dictionary.unk())
+    tokens = dict(bos=end if start is None else start, eos=end, pad=dictionary.pad(), unk=dictionary.unk())
     names = {f"{name}_token": dictionary[index] for name, index in tokens.items()}
-    settings = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=not is_translation)
+    settings = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=start is not None)
     _write_json(folder / "tokenizer_config.json", {**names, **settings})
 
 
@@ -212,7 +215,7 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
     from tokenizers import decoders, models, pre_tokenizers, processors
 
     ids = {dictionary[index]: index for index in range(len(dictionary))}
-    unknown, end = dictionary[dictionary.unk()], dictionary[dictionary.eos()]
+    unknown = dictionary[dictionary.unk()]
     if pieces is None:
         tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -230,7 +233,9 @@ def tokenizer(dictionary: Dictionary, pieces: Path | None, template: str):
         blanks = int(proto.normalizer_spec.add_dummy_prefix)  # before the first word
         tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", blanks, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, pair=f"{template} {template.replace('$A', '$B')}", special_tokens=[(end, dictionary.eos())]
+        single=template,
+        pair=f"{template} {template.replace('$A', '$B')}",
+        special_tokens=[(dictionary[index], index) for index in (dictionary.bos(), dictionary.eos())],
     )
     special = (dictionary.bos(), dictionary.pad(), dictionary.eos(), dictionary.unk())
     tokenizer.add_special_tokens([dictionary[index] for index in special])

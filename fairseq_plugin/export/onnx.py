@@ -243,6 +243,7 @@ def write(
         symbols=[dictionary.symbols for dictionary in dictionaries],
         pad=output.pad(),
         eos=output.eos(),
+        start=output.bos() if getattr(args, "add_bos_token", False) else output.eos(),  # of each output
         unk=output.unk(),
         state=state,  # inputs of a step and their shapes; its other outputs are their next values, in this order
         types={name: str(given[name].numpy().dtype) for name in state},

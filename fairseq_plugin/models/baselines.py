@@ -70,14 +70,23 @@ class Vanilla(LoopedTransformer):
     unshared = staticmethod(vanilla_layers)
 
 
-FAMILIES = {
-    "universal_transformer": (Universal, {"universal_tiny": TINY, "universal": BASE, "universal_large": LARGE}),
-    "one_wide_ffn": (OneWideFFN, {"one_wide_ffn_tiny": TINY, "one_wide_ffn_base": BASE, "one_wide_ffn_large": LARGE}),
-    "vanilla_transformer": (
-        Vanilla,
-        {"vanilla_tiny": TINY, "vanilla_small": SMALL, "vanilla_base": BASE, "vanilla_large": LARGE},
-    ),
-}
+COMMON = dict(PUBLISHED, norm_eps=1e-6)
 
-for family, (model, presets) in FAMILIES.items():
-    register_family(family, model, presets, **PUBLISHED, norm_eps=1e-6)
+register_family(
+    "universal_transformer",
+    Universal,
+    {"universal_tiny": TINY, "universal": BASE, "universal_large": LARGE},
+    **COMMON,
+)
+register_family(
+    "one_wide_ffn",
+    OneWideFFN,
+    {"one_wide_ffn_tiny": TINY, "one_wide_ffn_base": BASE, "one_wide_ffn_large": LARGE},
+    **COMMON,
+)
+register_family(
+    "vanilla_transformer",
+    Vanilla,
+    {"vanilla_tiny": TINY, "vanilla_small": SMALL, "vanilla_base": BASE, "vanilla_large": LARGE},
+    **COMMON,
+)

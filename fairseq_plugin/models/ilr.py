@@ -53,7 +53,7 @@ class IntraLayerRecurrenceOptions(LanguageOptions):
     embedding_std: float = option(
         lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02, least=0
     )
-    block_loops: int = option(1, "how often the stack runs, instead of a reuse map")
+    block_loops: int = option(1, "2 or more: how often the stack runs, in place of a reuse map, also the preset's")
     reuse_map: str | None = option(
         None,
         "how often each layer runs in succession: 4,2,1,1 runs the first of four layers four times",
@@ -121,7 +121,7 @@ class IntraLayerRecurrence(LanguageModel):
         super()._check(args, task)
         with cls.options.flags_in_errors("decoder"):
             runs_once = len(cls.order(args)) == args.decoder_layers
-        # fairseq-train gives a model the options of the criterion, too.
+        # fairseq-train gives a model the options of the criterion, too; fairseq-hydra-train does not.
         if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
             # Not an error, as a checkpoint may be loaded at its smallest depth.
             logger.warning("--inject-embedding: has no effect, unless --depth-range lets a layer run more than once")

@@ -33,13 +33,15 @@ def _ilr_model(config: dict) -> LanguageModel:
     if config["rope_theta"] != 10000:
         raise ValueError(f"rope_theta={config['rope_theta']}: must be 10000, as in the published code")
     of_stack = config["sequential_looping"]  # the published code then ignores a map, and otherwise a number of loops
+    loops, layers = config["num_loops"] if of_stack else 1, config["num_hidden_layers"]
+    counts = [1] * layers if of_stack else config["loop_map"]  # a map of the preset would replace None
     return build_language_model(
         "ilr_small",
         unpadded_dictionary(config["vocab_size"]),
         **{ours: config[theirs] for ours, theirs in ILR_SIZES.items()},
         position=POSITION[config["positional_encoding"]],
-        reuse_map=None if of_stack else ",".join(map(str, config["loop_map"])),
-        block_loops=config["num_loops"] if of_stack else 1,
+        reuse_map=None if loops > 1 else ",".join(map(str, counts)),
+        block_loops=loops,
         inject_embedding=config["use_recurrent_embeds"],
     )
 

@@ -4,8 +4,8 @@ Source: elementary cellular automata and the numbers of their rules: Wolfram, "S
 automata" (Reviews of Modern Physics 55, 1983). Here they are one-sided, for causal models: a cell's next value follows
 from the two cells to its left and from itself; left of the row, all cells are 0.
 
-With `--parity`, a cell's value after t steps is the parity of the row's last t + 1 cells; after all steps, of all
-cells so far.
+With `--parity`, a cell's value after t steps is the parity of itself and the t cells to its left; from `--cells` - 1
+steps on, of all cells so far.
 
 A text begins with one token that says how many steps to go, drawn for each text. With `--pass-steps`, passes are steps:
 the first token is the same for all texts, which have a target for each pass, the row after as many steps. The criterion

@@ -52,10 +52,8 @@ def encode(model: Path, text: Path, pieces: Path) -> None:
     with pieces.open("w", encoding="utf-8") as output:
         for line in lines_of(text):
             found = processor.encode(line.rstrip("\n"), out_type=str)
-            count, unknown = (
-                count + len(found),
-                unknown + sum(map(processor.is_unknown, map(processor.piece_to_id, found))),
-            )
+            count += len(found)
+            unknown += sum(map(processor.is_unknown, map(processor.piece_to_id, found)))
             output.write(" ".join(found) + "\n")
     if unknown > MOST_UNKNOWN * count:
         print(f"{text}: {model} does not know {unknown} of {count} pieces: a model of other data?", file=sys.stderr)

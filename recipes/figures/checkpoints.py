@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from timm import data
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -102,7 +102,7 @@ class TextRun:
         self.task.load_dataset(split)
         dataset = self.task.dataset(split)
         for indices in np.array_split(chosen := spread(dataset, count), -(-len(chosen) // batch)):
-            yield utils.move_to_cuda(dataset.collater([dataset[index] for index in indices])["net_input"], "cpu")
+            yield dataset.collater([dataset[index] for index in indices])["net_input"]
 
 
 def device() -> torch.device:

@@ -67,7 +67,7 @@ def append(path: Path, lines: list[dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_bytes() if path.exists() else b""
     text = io.StringIO(newline="")
-    if cut := before.rpartition(b"\n")[2]:  # by a full disk: with its quotes closed and too many columns, it is no line
+    if cut := before.rpartition(b"\n")[2]:  # cut by a full disk; closed quotes and extra columns let `read` skip it
         text.write('"' * (cut.count(b'"') % 2) + "," * len(COLUMNS) + "\n")
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     if not before:

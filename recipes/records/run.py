@@ -44,7 +44,7 @@ from rows import RECIPES, Run, Table, TableError, read
 from recurrence.comparison import runs as running
 from recurrence.comparison.runs import Runner, Step, ended_by_signals, locked
 
-KEPT = ("checkpoints/checkpoint*.pt", "*.pth.tar")  # from what a training leaves, the next call goes on
+KEPT = ("checkpoints/checkpoint*.pt", "*.pth.tar")  # of a training, from which the next call resumes it
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
 
 

@@ -52,8 +52,8 @@ def depths(loop: Loop, unit: int = 1, step: int = 1) -> list[int]:
 
     Args:
         loop: at its full depth.
-        unit: passes of which a depth is a number.
-        step: of which every depth is a multiple, as in :func:`recurrence.elastic.training_depth`.
+        unit: number of passes that a depth counts as one.
+        step: every depth is a multiple of it, as in :func:`recurrence.elastic.training_depth`.
     """
     full = loop.passes // unit
     return [depth for depth in range(step, full + 1, step) if passes_at(loop.order, depth * unit) is not None]

@@ -83,7 +83,7 @@ def python_step(name: str, words: Sequence[Any], flags: Sequence[Any], read: Cal
 
 
 def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argparse._ArgumentGroup:
-    """Adds the options of a comparison to a trainer's parser; `output`: also --output, which it does not have."""
+    """Adds the options of a comparison to a trainer's parser; `output`: also --output, where the trainer has none."""
     group = parser.add_argument_group("comparison")
     if output:
         group.add_argument("--output", required=True, metavar="DIR", help="folder of the runs and the report")
@@ -106,9 +106,9 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _rows(text: str) -> tuple[str, ...]:
     names = {"looped", *text.split(",")}
-    for name in sorted(names - set(ROWS)):
-        raise argparse.ArgumentTypeError(f"{name}: must be one of {', '.join(ROWS)}")
-    names |= {TIMED[name] for name in names & TIMED.keys()}  # what it trains for longer, whose speed gives its length
+    if unknown := sorted(names - set(ROWS)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]}: must be one of {', '.join(ROWS)}")
+    names |= {TIMED[name] for name in names & TIMED.keys()}  # the untimed row, whose speed gives the length
     return tuple(name for name in ROWS if name in names)
 
 

@@ -11,7 +11,9 @@ from math import floor
 from typing import Any
 
 from numpy.polynomial import Polynomial
+from torch import nn
 
+from recurrence import count
 from recurrence.comparison.rows import AS_LARGE
 
 WIDTHS, UNITS = (0, 16, 32), (0, 1024)  # far apart, as some sizes are rounded
@@ -25,6 +27,7 @@ class Controls(ABC):
         target: parameters that it stores.
         blocks, passes: of each of its stacks, as :meth:`unshared` takes them.
         half: the same, of half as many blocks as passes, but at least one.
+        build: builds the model of a command line on the meta device.
     """
 
     words: Sequence[str]
@@ -32,6 +35,7 @@ class Controls(ABC):
     blocks: Any
     passes: Any
     half: Any
+    build: Callable[[Sequence[str]], nn.Module]
 
     @abstractmethod
     def unshared(self, layers: Any, **sizes: Any) -> list[str]:
@@ -46,15 +50,11 @@ class Controls(ABC):
         """
 
     @abstractmethod
-    def stored(self, words: Sequence[str]) -> int:
-        """The parameters that the model of a command line stores; builds it on the meta device."""
-
-    @abstractmethod
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
         """Options of a wider model with heads of the same width.
 
         Args:
-            steps: more heads, as a multiple of the smallest numbers in the same proportion.
+            steps: each adds the fewest heads that keep the stacks in proportion.
             hidden: hidden units of each FFN beyond the proportion.
         """
 
@@ -63,9 +63,13 @@ class Controls(ABC):
         """Options of a narrower model with as many heads.
 
         Args:
-            steps: of the width, by which it is narrower; negative.
+            steps: a negative number; each makes the model narrower by the least that leaves its heads whole columns.
             hidden: see :meth:`more_heads`.
         """
+
+    def stored(self, words: Sequence[str]) -> int:
+        """The parameters that the model of a command line stores."""
+        return count.stored(self.build(words))
 
     def flags(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The command lines of the rows of these names, see :data:`recurrence.comparison.rows.ROWS`.

@@ -134,7 +134,7 @@ def warnings(looped: Row) -> list[str]:
         return []
     return [
         f"Warning: {looped.embedded:,} of the {looped.parameters:,} parameters of `looped` ({share:.0%}) are "
-        "embeddings, of which a loop saves none. With fewer symbols or wider layers, it saves more of the whole."
+        "embeddings, of which a loop saves none. With fewer symbols or positions, or wider layers, it saves more."
     ]
 
 

@@ -47,7 +47,7 @@ class Row:
     operations: int  # multiply-accumulates of a forward pass over one example
     megabytes: float  # size of its state dict in float32, fixed tables included
     rate: float = math.nan  # learning rate, if it was tuned
-    embedded: int = 0  # how many of the parameters belong to symbols: embeddings and an output layer of its own
+    embedded: int = 0  # parameters of the embeddings, of symbols and positions, and of an output layer of its own
 
 
 def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable[[], object]) -> Row:
@@ -81,10 +81,10 @@ def counted(name: str, flags: Sequence[str], model: nn.Module, forward: Callable
 
 @dataclass(frozen=True)
 class Length:
-    """How long one of the rows `TIMED` trains."""
+    """The length of the training of one of the rows `TIMED`."""
 
     total: int  # in updates or epochs
-    stretch: float  # how many times as long as the row without the time
+    stretch: float  # the same, as a multiple of the untimed row's length
 
 
 @dataclass(frozen=True)

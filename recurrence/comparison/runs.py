@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """A row with a seed: its folder, its steps, and what the log of a training says that has diverged."""
+    """A row with a seed: its folder, its steps, and a pattern that is found in the log of a training that diverged."""
 
     row: str
     seed: int
@@ -282,7 +282,7 @@ def check_begun(runs: Sequence[Run]) -> None:
 
 def _options(words: Sequence[str]) -> set[str]:
     """The options with their values, in whatever order they were given; of one that is repeated, the last value."""
-    return {*{re.split("[ =]", one)[0]: one for one in re.split(" (?=--)", " ".join(words))}.values()}
+    return {*{re.split("[ =]", one)[0]: one for one in re.split(" (?=--?[A-Za-z])", " ".join(words))}.values()}
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class SwiGLU(nn.Module):
         dropout: rate on the hidden units.
     """
 
-    def __init__(self, width: int, hidden_width: int, dropout: float = 0.0):
+    def __init__(self, width: int, hidden_width: int, dropout: float):
         super().__init__()
         self.dropout = Dropout(dropout)
         self.gate_up = nn.Linear(width, 2 * hidden_width, bias=False)
@@ -58,16 +58,16 @@ class LlamaBlock(nn.Module):
         relative: whether self-attention has relative positions, see :mod:`recurrence.relative`.
     """
 
-    def __init__(self, shape: Shape, pre_norm: bool = True, relative: bool = False):
+    def __init__(self, shape: Shape, pre_norm: bool, relative: bool):
         super().__init__()
         self.sublayer = Sublayer(shape.dropout, pre_norm)
         self.self_attn = SelfAttention(shape.width, shape.heads, False, shape.attention_dropout, relative)
         self.ffn = SwiGLU(shape.width, shape.ffn_width, shape.activation_dropout)
         self.norms = nn.ModuleList(nn.RMSNorm(shape.width, shape.norm_eps) for _ in range(2))
 
-    def forward(self, x: Tensor, causal: bool = True, **attention: Any) -> Tensor:
-        """One pass: (B, T, C) -> (B, T, C); causal, attention: see :class:`recurrence.attention.SelfAttention`."""
-        x = self.sublayer(x, lambda n: self.self_attn(n, causal=causal, **attention), self.norms[0], torch.add)
+    def forward(self, x: Tensor, **attention: Any) -> Tensor:
+        """One pass: (B, T, C) -> (B, T, C); attention: see :class:`recurrence.attention.SelfAttention`."""
+        x = self.sublayer(x, lambda n: self.self_attn(n, **attention), self.norms[0], torch.add)
         return self.sublayer(x, self.ffn, self.norms[1], torch.add)
 
 

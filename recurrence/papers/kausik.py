@@ -22,8 +22,9 @@ the first window, which the text does not define (0 would fit), and the printed 
 
 Differs from the published code: the formula holds for all lengths, while the code skips the recurrence for 1 and 2
 tokens. When accumulating, the last window is no exception; the code has B(h) there, so that a token's output would
-depend on whether more tokens follow. The outputs y are one call after the scan, and queries, keys and values of the
-input are one call before it, because neither depends on the states in between.
+depend on whether more tokens follow. Queries, keys and values of the input are computed for all windows at once, before
+the scan, because they depend on no state, and so are the outputs y, after it, because no state depends on them. When
+accumulating, neither holds: the scan computes both, and only the last y is a call of its own.
 """
 
 from collections.abc import Callable

@@ -75,8 +75,8 @@ class LevelSignal(nn.Module):
         """`layer(x) + M source`, or `layer(x + M source)` with a signal before the layer.
 
         Args:
-            layer: the stacked projections, (..., C) -> (..., K * out). It is called once or, before it, once per
-                target, each of which has an input of its own.
+            layer: the stacked projections, (..., C) -> (..., K * out). It is called once, but once per target with a
+                signal before it, because each target then has an input of its own.
             x: (B, T, C), input of the layer.
             source: (B, T, C), what the signal reads: x, or in a pre-norm block the stream before the norm.
 

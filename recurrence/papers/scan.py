@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recurrence.attention import product_dtype
 from recurrence.papers.cuda_graph import Results, replayed
 from recurrence.papers.scan_step import (
     Activations,
@@ -31,7 +32,7 @@ from recurrence.papers.scan_step import (
     step,
     step_backward,
 )
-from recurrence.private_torch import HALF_PRECISION, eager_only, product_dtype
+from recurrence.private_torch import HALF_PRECISION, eager_only
 
 
 class Dropouts(NamedTuple):

@@ -25,15 +25,13 @@ class SliceConfig:
     tokens: int  # N, the number of tokens
     groups: tuple[int, ...]  # number of slices in each pass; each must divide N
     permuted: tuple[bool, ...]  # for each pass, whether its slices come from a permutation of the tokens
-    inference: str = "fixed"  # one permutation per pass; "random" draws one per call, as published
+    always_random: bool = False  # draw a permutation for each call at inference too, as published
     seed: int = 0  # of the fixed permutations
 
     def __post_init__(self):
         for groups in self.groups:
             if groups < 1 or self.tokens % groups:
                 raise ValueError(f"groups={groups}: must divide the {self.tokens} tokens")
-        if self.inference not in ("fixed", "random"):
-            raise ValueError(f"inference={self.inference!r}: must be 'fixed' or 'random'")
 
     def of_pass(self, index: int) -> "Slices | None":
         """The slices of one pass; None if it attends globally."""
@@ -41,7 +39,7 @@ class SliceConfig:
             return None
         seed = self.seed + index
         permutation = fixed_permutation(self.tokens, seed) if self.permuted[index] else None
-        return Slices(self.groups[index], permutation, self.inference == "random", seed)
+        return Slices(self.groups[index], permutation, self.always_random, seed)
 
 
 class Slices(nn.Module):

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from recurrence.attention import padding_bias
+from recurrence.attention import padding_bias, product_dtype
 from recurrence.papers.scan_step import split_heads
-from recurrence.private_torch import product_dtype
 
 if TYPE_CHECKING:
     from recurrence.papers.kausik import RecurrentBlock

@@ -125,7 +125,6 @@ def _part(tensor: Tensor, rows: Rows) -> Tensor:
 def _join(parts: dict) -> Tensor:
     """One of their tensors from its parts, by level and rows; all levels are None if they are not stacked."""
     in_order = [parts[key] for key in sorted(parts)]
-    stacked = any(level is not None for level, _ in parts)
-    if stacked:
+    if any(level is not None for level, _ in parts):
         return torch.stack(in_order)
     return in_order[0] if len(in_order) == 1 else torch.cat(in_order)

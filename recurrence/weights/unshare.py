@@ -49,8 +49,8 @@ class Part:
     tensors: StateDict  # weights and biases of f
     norm: tuple[Tensor, Tensor]  # weight and bias
     epsilon: float
-    identity: Factor = 1.0  # coefficient of the stream, a number or (C,)
-    branch: float = 1.0  # coefficient of f
+    identity: Factor  # coefficient of the stream, a number or (C,)
+    branch: float  # coefficient of f
 
 
 def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]:

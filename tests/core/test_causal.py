@@ -34,7 +34,7 @@ def llama_stack() -> CausalStack:
 
 
 def test_norms_are_computed_in_float32():
-    norm = LlamaBlock(SHAPE).norms[0].bfloat16()
+    norm = LlamaBlock(SHAPE, pre_norm=True, relative=False).norms[0].bfloat16()
     x = (1000 * random_states(4, 12)).bfloat16()
     wide = x.float()
     expected = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
@@ -86,7 +86,7 @@ def test_steps_and_reordered_batches_equal_whole_texts_at_every_depth(make, kind
         contexts = None if memory is None else project_memory(loop, memory[rows], passes)
         return run_causal(loop, x, positions, None, padding, state, passes, contexts=contexts)
 
-    state = LoopState(len(loop.indices(passes)))
+    state = LoopState(loop, passes)
     read(x[:, :4], padding[:, :4], state)
     state.reorder(order)
     steps = [read(x[order, t : t + 1], padding[order, : t + 1], state, order) for t in range(4, 9)]

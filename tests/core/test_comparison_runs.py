@@ -69,6 +69,13 @@ def test_a_training_with_other_flags_is_rejected(tmp_path):
         check_begun([run(tmp_path, step("", flags=("--cpu", "--lr=1", "--lr", "2")))])
 
 
+def test_short_options_may_change_their_order(tmp_path):
+    carried_out(run(tmp_path, step("", flags=("data", "-s", "de", "-t", "en", "--lr", "-1", "--cpu"))))
+    check_begun([run(tmp_path, step("", flags=("data", "--cpu", "-t", "en", "--lr", "-1", "-s", "de")))])
+    with pytest.raises(ValueError, match=r"with other flags \(-s de -s fr\)"):
+        check_begun([run(tmp_path, step("", flags=("data", "-s", "fr", "-t", "en", "--lr", "-1", "--cpu")))])
+
+
 def test_jobs_run_at_once_and_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     wait = "import os, pathlib, time; p = pathlib.Path({!r}); p.touch(); print(os.environ['OMP_NUM_THREADS'])\n"

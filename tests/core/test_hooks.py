@@ -52,7 +52,7 @@ def decoder(loop: Loop) -> Reader:
         return run_causal(loop, x, positions, state=state, contexts=contexts)
 
     def in_steps(x: Tensor) -> Tensor:
-        state = LoopState(loop.passes)
+        state = LoopState(loop)
         return torch.cat([read(part, state) for part in x.split((4, 1, 1), dim=1)], dim=1)
 
     return Reader(loop, read, in_steps)

@@ -88,7 +88,7 @@ def test_keys_are_projected_once_for_each_stored_block(passes):
 @torch.no_grad()
 def test_decoding_keeps_the_keys_until_the_text_outgrows_them():
     loop, positions = layers((0, 0, 0))
-    x, state = random_states(2, 70, 12), LoopState(3)
+    x, state = random_states(2, 70, 12), LoopState(loop)
     whole, calls = run_causal(loop, x, positions), counted(loop)
     steps = [run_causal(loop, step, positions, state=state) for step in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, **EXACT)

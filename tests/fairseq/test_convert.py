@@ -287,7 +287,8 @@ def foreign(**state) -> dict:
         (foreign(args=None), "has no model options"),
         (foreign(args=None, cfg={"model": {}}), "has no model options"),
         (foreign(args=Namespace(encoder_layers=6)), "name no architecture under arch or _name"),
-        (foreign(args=Namespace(arch="nothing")), "--arch nothing: not an architecture of this plugin"),
+        (foreign(args=Namespace(arch="nothing")), "--arch nothing: must be a looped architecture"),
+        (foreign(args=Namespace(arch="transformer")), "--arch transformer: must be a looped architecture"),
         (foreign(), "--arch ringformer_base: does not fit the weights: Missing key"),
     ],
 )

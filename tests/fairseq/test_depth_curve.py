@@ -2,10 +2,12 @@
 
 import csv
 import shutil
+from argparse import Namespace
 
 import pytest
 
 from fairseq_plugin import depth
+from fairseq_plugin.tasks.automaton import AutomatonTask
 from tests.support import cli, models
 
 SEARCH = ("--gen-subset", "valid", "--beam", "1", "--max-len-b", "15", "--cpu")
@@ -85,6 +87,13 @@ def test_options_of_generate_that_do_not_fit_a_curve_are_rejected(rejected, flag
     printed = rejected(depth.main, "data", "--path", "a.pt", *flags)
     assert message in printed
     assert printed.count("\n") == 2  # a line of usage before the error
+
+
+def test_a_checkpoint_that_answers_is_named_though_the_command_says_nothing_of_its_task(monkeypatch, rejected):
+    loaded = (None,), Namespace(task=Namespace(_name="automaton")), AutomatonTask.__new__(AutomatonTask)
+    monkeypatch.setattr(depth.checkpoint_utils, "load_model_ensemble_and_task", lambda *given: loaded)
+    said = rejected(depth.main, "data", "--path", "a.pt")
+    assert "--path=a.pt: was trained with --task automaton; use fairseq-validate" in said
 
 
 @pytest.mark.parametrize("words", [["--sample-break-mode", "none"], ["--sample-break-mode=none"]])

@@ -1,17 +1,22 @@
 """docs/extending.md: its example is a complete architecture, and it names the files of a forward pass."""
 
 import re
+from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq import models as registries
 
+from fairseq_plugin import convert
 from fairseq_plugin.build import build_architecture, build_language_model, numbered_dictionary
+from fairseq_plugin.controls import TextControls
 from recurrence.weights.unshare import unshare
 from tests.support import cli, models
+from tests.support.flags import options, parser
 from tests.support.guide import GUIDE, files_crossed, imported_example
 
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "fairseq_plugin.models.scaled": "class ScaledTransformer"}
@@ -51,6 +56,23 @@ def test_the_example_translates_step_by_step_and_at_another_depth(build):
         build(first_scale=-1.0)
 
 
+@torch.no_grad()
+def test_the_control_of_the_example_computes_the_same_but_for_the_scales(build):
+    words = numbered_dictionary(models.TARGET_SYMBOLS)
+
+    def built(arch: str, *flags: str) -> torch.nn.Module:
+        torch.manual_seed(0)
+        return build_architecture(arch, words, words, **vars(parser(arch).parse_args(flags))).eval()
+
+    flags = [f"--{side}-{name}" for side in models.SIDES for name in ("embed-dim=16", "ffn-embed-dim=16", "layers=1")]
+    looped = built("scaled_base", *flags)
+    args = Namespace(**vars(options("scaled_base", *flags)), arch="scaled_base")
+    once = built(*TextControls(args, ["--arch", "scaled_base", *flags], looped, Mock()).flags(["once"])["once"][1:])
+    once.load_state_dict({key: tensor for key, tensor in looped.state_dict().items() if ".scales." not in key})
+    inputs = [tensor % models.TARGET_SYMBOLS for tensor in models.inputs("ringformer_base")]
+    torch.testing.assert_close(once(*inputs)[0], looped(*inputs)[0])
+
+
 def test_the_guide_names_the_files_of_a_forward_pass():
     ((arch, count, said),) = re.findall(
         r"^In training, a .*? of `(\w+)` .*? of (\d+) files: (.*?)\.$", GUIDE, re.S | re.M
@@ -84,10 +106,17 @@ def own(tmp_path) -> Path:
 
 
 @pytest.mark.slow
-def test_an_architecture_of_a_user_trains(own, corpus, tmp_path):
+def test_an_architecture_of_a_user_trains_and_is_exported(own, corpus, tmp_path, rejected):
     flags = ("--user-dir", own, "--arch", "my_ring", "--batch-size", "16", "--max-update", "1")
     log = cli.train(corpus.data, tmp_path / "run", *flags, env={"PYTHONPATH": str(cli.REPOSITORY)})
     assert len(cli.logged(log)) == 1
+    pytest.importorskip("onnxscript")
+    checkpoint, served = tmp_path / "run" / "checkpoint_last.pt", tmp_path / "served"
+    assert "must be a looped architecture, of this plugin or of --user-dir" in rejected(
+        convert.main, "onnx", checkpoint, served
+    )
+    cli.python("-m", "fairseq_plugin.convert", "onnx", checkpoint, served, "--user-dir", own)
+    assert served.joinpath("decoder.onnx").is_file()
 
 
 def test_architectures_of_a_user_have_the_defaults_of_their_family(own):

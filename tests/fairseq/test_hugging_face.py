@@ -105,13 +105,18 @@ def test_pieces_that_no_tokenizer_makes_are_refused(rules, message, tmp_path, re
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("flags", [[], ["--block-loops", "2"]], ids=["reuse map", "block loops"])
-def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "at_start"),
+    [([], False), (["--block-loops", "2"], True)],
+    ids=["reuse map", "block loops, a symbol at the start"],
+)
+def test_llama_gives_the_same_logits(corpus, flags, at_start, tmp_path):
     words, dictionary, pieces, lines = corpus
     task = language.task()
     task.dictionary = task.output_dictionary = words
     model = models.tiny("ilr_small", "--position", "rope", *flags, on=task).float()
     args = models.saved_options("ilr_small", "--position", "rope", *flags)
+    args.add_bos_token = at_start
     torch.save({"args": args, "model": model.state_dict(), "cfg": None}, tmp_path / "ilr.pt")
     command = ["hf", tmp_path / "ilr.pt", tmp_path / "llama", "--dictionary", dictionary]
     convert.main([*map(str, command), *(["--sentencepiece-model", str(pieces)] if pieces else [])])
@@ -120,7 +125,7 @@ def test_llama_gives_the_same_logits(corpus, flags, tmp_path):
     assert len(llama.model.layers) == model.decoder.stack.loop.passes
     for raw, segmented in zip(TEXT, lines):
         tokens = words.encode_line(segmented, add_if_not_exist=False, append_eos=False).long()
-        tokens = torch.cat([torch.tensor([words.eos()]), tokens])[None]
+        tokens = torch.cat([torch.tensor([words.bos() if at_start else words.eos()]), tokens])[None]
         assert tokenizer(raw)["input_ids"] == tokens[0].tolist()
         assert tokenizer.decode(tokens[0], skip_special_tokens=True) == raw
         with torch.no_grad():

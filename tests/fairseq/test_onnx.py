@@ -18,11 +18,12 @@ from torch import nn
 pytest.importorskip("onnxscript")
 
 from fairseq_plugin import convert, serve
-from fairseq_plugin.export import onnx
+from fairseq_plugin.export import onnx, upstream
 from fairseq_plugin.models.ringformer import WEIGHTS
 from fairseq_repairs.checkpoints import load_safely
+from fairseq_repairs.corpus import digest
 from recurrence.weights.command import stored_bytes
-from tests.support import guide, models, searching
+from tests.support import guide, language, models, searching
 
 SHIPPED = next(WEIGHTS.iterdir())
 TWICE = ("--encoder-layers", "2", "--decoder-layers", "2")  # an export takes as long as it has passes
@@ -47,11 +48,13 @@ WITHOUT = "import sys; sys.modules.update(torch=None, fairseq=None, recurrence=N
 slow = pytest.mark.slow
 
 
-def written(model: nn.Module, arch: str, flags: tuple[str, ...], folder: Path, **options) -> serve.Model:
-    """The model as it is served from a folder."""
+def written(
+    model: nn.Module, arch: str, flags: tuple[str, ...], folder: Path, int8: bool = False, **of_task
+) -> serve.Model:
+    """The model as it is served from a folder; of_task: options of its task."""
     sides = [getattr(model, side) for side in models.SIDES if hasattr(model, side)]
-    dictionaries = [side.dictionary for side in sides]
-    onnx.write(model, models.saved_options(arch, *flags), folder, dictionaries, None, **options)
+    args = Namespace(**{**vars(models.saved_options(arch, *flags)), **of_task})
+    onnx.write(model, args, folder, [side.dictionary for side in sides], None, int8)
     return serve.Model(folder, threads=1)
 
 
@@ -105,6 +108,24 @@ def test_scores_and_continuations_of_a_language_model_are_fairseqs(name, tmp_pat
     assert continued[0] == ""
     assert continued[-1]  # of no prompt
     assert caplog.messages[-1] == "line 2: has 12 symbols: must have < 12: left empty"
+
+
+@slow
+def test_a_language_model_with_a_symbol_at_the_start_continues_as_in_fairseq(tmp_path):
+    """`--add-bos-token`; without it, fairseq's texts begin with the end of a sentence."""
+    model, task = models.tiny("ilr_small").float(), language.task()
+    prompts = torch.randint(4, models.TARGET_SYMBOLS, (4, 3))
+    batch = {"net_input": {"src_tokens": prompts, "src_lengths": torch.full((4,), 3)}}
+    found = []
+    for at_start in (False, True):
+        task.args.add_bos_token = at_start
+        search, folder = searching.search(model, beam_size=4), tmp_path / str(at_start)
+        expected = task.inference_step(search, [], batch, prefix_tokens=prompts)
+        folder.mkdir()
+        served = written(model, "ilr_small", (), folder, add_bos_token=at_start)
+        found.append([served.search([prompt], 4, most=9)[0] for prompt in prompts.tolist()])
+        assert found[-1] == [each[0]["tokens"][3:-1].tolist() for each in expected]
+    assert found[0] != found[1]
 
 
 def chances(texts: np.ndarray, seed: int) -> np.ndarray:
@@ -304,7 +325,29 @@ def test_pieces_of_other_data_are_told(tmp_path, caplog):
 
 def test_data_that_the_checkpoint_names_and_are_gone_are_told(tmp_path):
     state = {"args": Namespace(arch="ringformer_small", data=str(tmp_path / "gone"))}
+    model = models.on_meta("ringformer_small")
     with pytest.raises(ValueError, match="gone: no such file or folder: the checkpoint names it"):
-        convert._load_dictionaries(state, tmp_path / "gone", True)
+        convert._load_dictionaries(state, tmp_path / "gone", model)
     with pytest.raises(ValueError, match="other: no such file or folder$"):
-        convert._load_dictionaries(state, tmp_path / "other", True)
+        convert._load_dictionaries(state, tmp_path / "other", model)
+
+
+def test_a_dictionary_of_other_data_is_rejected(tmp_path, rejected):
+    """Of the right length but in another order, which only the digests in the checkpoint show; or of another length."""
+    state, out = load_safely(SHIPPED / "model.pt"), tmp_path / "out"
+    source, target = (Dictionary.load(str(SHIPPED / f"dict.{side}.txt")) for side in ("letters", "phonemes"))
+    state["dictionaries"] = dict(source=digest(source), target=digest(target))
+    torch.save(state, tmp_path / "model.pt")
+    for side in ("letters", "phonemes"):
+        shutil.copy(SHIPPED / f"dict.{side}.txt", tmp_path)
+    model = upstream.build(convert._model_options(state), state["model"])
+    assert convert._load_dictionaries(state, tmp_path, model) == [source, target]
+    path = tmp_path / "dict.phonemes.txt"
+    first, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, first]))
+    message = f"--dictionary={path}: must be the one of the model's training"
+    assert message in rejected(convert.main, "onnx", tmp_path / "model.pt", out)
+    path.write_text("".join(lines))
+    message = f"--dictionary={path}: has {len(target) - 1} symbols: must have the model's {len(target)}"
+    assert message in rejected(convert.main, "hf", tmp_path / "model.pt", out, "--dictionary", tmp_path)
+    assert not out.exists()

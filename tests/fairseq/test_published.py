@@ -6,7 +6,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from fairseq_plugin.build import build_architecture, numbered_dictionary
-from fairseq_plugin.published import from_published, to_published
+from fairseq_plugin.published import SYSTEMS, from_published, to_published
 from fairseq_plugin.published.translation import SYSTEMS as TRANSLATION_SYSTEMS
 from recurrence.papers import admin
 from tests.support import models, reference
@@ -50,6 +50,14 @@ def test_block_recurrence_ignores_a_map_and_a_map_the_number_of_loops(name, igno
     file = golden(name)
     found = from_published("ilr", file["state_dict"], {**file["meta"]["config"], **ignored})
     assert [loop.order for loop in models.loops(found)] == [loop.order for loop in models.loops(load(name, file))]
+
+
+def test_block_recurrence_of_one_loop_runs_each_layer_once():
+    """The preset's map for four layers does not replace it."""
+    build, _ = SYSTEMS["ilr"]
+    config = dict(golden("ilr_rope_map211")["meta"]["config"], num_hidden_layers=4, sequential_looping=True)
+    orders = [build(dict(config, num_loops=loops)).decoder.stack.loop.order for loops in (1, 2)]
+    assert orders == [(0, 1, 2, 3), (0, 1, 2, 3) * 2]
 
 
 def test_relative_positions_that_the_published_code_lacks_are_rejected():

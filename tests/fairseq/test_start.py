@@ -168,8 +168,6 @@ def test_bad_text_is_named_with_file_and_line(refused):
         "a.de:3: byte 0xfc at column 2: must be UTF-8 text: convert the file, as with iconv -f LATIN1 -t UTF-8"
     )
     assert refused({**good, "a.en": lines(TARGET[1:])}, *pair).startswith("a.de has 100 lines, a.en has 99 lines: ")
-    empty = lines([*TARGET[:4], " ", *TARGET[5:]])
-    assert refused({**good, "a.en": empty}, *pair) == "a.en:5: is empty: remove the line, from both files"
     test = {"t.de": lines(["neu", SOURCE[7]]), "t.en": lines(["new", TARGET[7]])}
     said = refused(good | test, *pair, "--test", "t.de", "t.en")
     assert said.startswith("t.de:2: is also line 8 of a.de, the first of 1 such lines: remove them from the training")
@@ -217,13 +215,14 @@ def test_running_text_may_have_empty_lines_and_repeat_short_ones(tmp_path):
         start_corpus.read_corpus([train], [], [test])
 
 
-def test_pairs_that_are_too_long_are_left_out_and_copies_of_what_is_held_out_too(tmp_path):
+def test_empty_and_too_long_pairs_are_left_out_and_copies_of_what_is_held_out_too(tmp_path):
     paths = [tmp_path / f"a.{language}" for language in LANGUAGES]
-    for path in paths:
-        path.write_text(lines([*(f"line {number}" for number in range(90)), *["same"] * 10, "x" * 1001]))
+    for path, side in zip(paths, ("", "no source")):
+        path.write_text(lines([*(f"line {number}" for number in range(90)), *["same"] * 10, "x" * 1001, side, ""]))
     corpus = start_corpus.read_corpus(paths, [], [])
     rows = corpus.sets
-    assert corpus.notes[0] == "train: pairs left out, with a sentence of over 1,000 characters: 1"
+    assert corpus.notes[0] == "train: pairs left out, with an empty line or over 1,000 characters: 3"
+    assert all(all(row) for name in rows for row in rows[name])
     assert [len(rows[name]) for name in ("test", "valid")] == [5, 4]
     assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
 

@@ -202,7 +202,7 @@ def test_the_images_of_a_pixel_row_are_those_that_are_prepared(tmp_path):
         asked = requested(tmp_path, SCALE=scale, DATA_ROOT=root)
         (prepare,), (train,) = (map(str, commands.stages(asked, run, 1)[one]) for one in ("preparation", "training"))
         form = "digits/images" if "digits/prepare" in prepare else f"cifar10/{asked.cifar10}"
-        assert f"CIFAR10={asked.cifar10}" in prepare
+        assert (f"CIFAR10={asked.cifar10}" in prepare) == ("cifar10/prepare" in prepare)
         assert f"{tmp_path}/{form}" in train
         assert (asked.recorded_scale(run) == "small-5000") == ((scale, root) == ("small", "/nonexistent"))
 

@@ -16,7 +16,7 @@ from fairseq.logging import metrics
 from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_repairs import checkpoints, resuming, sizes
+from fairseq_repairs import checkpoints, half, resuming, sizes
 from fairseq_repairs.checkpoints import load_safely, restore_task_state
 from fairseq_repairs.replace import copies_of
 from tests.support import cli, upstream
@@ -291,7 +291,7 @@ def test_weights_that_were_changed_since_are_not_taken_back():
     saved = torch.tensor([1.0001, 2.0001])
     optimizer = Namespace(fp16_params=[saved.half()], fp32_params=[saved.half().float()])
     optimizer.fp32_params[0][1] = 3.0
-    resuming.restore_float32_weights(None, optimizer, {"float32_weights": [saved]})
+    half.restore_float32_weights(None, optimizer, {"float32_weights": [saved]})
     assert torch.equal(optimizer.fp32_params[0], torch.tensor([1.0001, 3.0]))
 
 

@@ -124,6 +124,14 @@ def test_what_fairseq_generate_cannot_do_is_named(flag, message, trained_once):
         upstream.use("generate", data, path, flag)
 
 
+@pytest.mark.parametrize("flag", ["--print-step", "--retain-iter-history"])
+def test_what_prints_no_steps_accepts_their_options(flag, trained_once):
+    data, path = trained_once("transformer")
+    assert upstream.answer(data, path, "one two\n", flag, "--max-len-b", "4").keys() == {0}
+    hub = TransformerModel.from_pretrained(str(path.parent), path.name, str(data))
+    hub.generate([hub.encode("one two")], max_len_b=4, **{flag[2:].replace("-", "_"): True})
+
+
 def test_the_hub_interface_takes_packed_constraints(trained_once):
     data, path = trained_once("transformer")
     hub = TransformerModel.from_pretrained(str(path.parent), path.name, str(data))
@@ -368,8 +376,9 @@ class TestSaving:
         missing = "" if base == "base.pt" else ", which does not exist,"
         assert f"--finetune-from-model {tmp_path / base}{missing} is not used: the training of" in said.text
         said.clear()
-        for epoch in ("1", "2"):
-            tuning = ("--finetune-from-model", tmp_path / "base.pt", "--max-epoch", epoch)
+        (tmp_path / "link.pt").symlink_to("base.pt")
+        for epoch, same in enumerate(("base.pt", "base.pt", "link.pt"), 1):
+            tuning = ("--finetune-from-model", tmp_path / same, "--max-epoch", epoch)
             upstream.run_training("transformer", data, tmp_path / "tuned", *tuning)
         assert "is not used" not in said.text
 

@@ -56,7 +56,7 @@ FAILING += ["--eval-bleu", "--eval-bleu-detok", "moses"]
 
 @pytest.mark.parametrize(("option", "value"), TRIED)
 def test_what_is_rejected_fails_in_fairseq(option, value, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(ranges.check_ranges, "__code__", (lambda args: None).__code__)
+    monkeypatch.setattr(ranges.check_ranges, "__code__", (lambda args, trains: None).__code__)
     with pytest.raises(Exception, match="."):
         upstream.run_training("transformer", text, tmp_path, *FAILING, f"{option}={value}")
 
@@ -74,6 +74,20 @@ def test_the_training_that_they_end_does_not_fail_without_them(text, tmp_path):
 )
 def test_what_fairseq_does_is_not_rejected(option, value, text, tmp_path):
     upstream.run_training("transformer", text, tmp_path, f"{option}={value}")
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+@pytest.mark.parametrize(
+    ("command", "model", "flags"),
+    [
+        ("generate", "transformer", ["--max-len-b", "4"]),
+        ("validate", "transformer", []),
+        ("eval_lm", "transformer_lm", ["--tokens-per-sample", "12"]),
+    ],
+)
+def test_a_command_that_does_not_train_has_no_limit_on_tokens(command, model, flags, number, trained_once):
+    text, path = trained_once(model)
+    upstream.use(command, text, path, *flags, "--max-tokens", number)
 
 
 @pytest.mark.parametrize("flag", ["--beam 0", "--nbest 0", "--model-overrides x", "--tokens-per-sample 0"])
@@ -106,4 +120,4 @@ def test_preprocessing_needs_a_worker():
 def test_every_rule_is_tried():
     tried = {option[2:].replace("-", "_") for option in OUTSIDE}
     others = {"beam", "nbest", "workers", "model_overrides", "tokens_per_sample"}
-    assert tried | others == {"warmup_updates", *ranges.RULES}
+    assert tried | others == {"warmup_updates", *ranges.RULES, *ranges.RULES_OF_TRAINING}

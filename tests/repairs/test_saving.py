@@ -107,7 +107,7 @@ def test_damage_is_found_and_named(good, how, named):
     data[len(data) // 2] ^= 255
     path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "flipped": data}[how])
     assert damage(path).startswith(named)
-    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+    assert saving.newest_intact(good / "checkpoint_last.pt") == good / "checkpoint1.pt"
     if how != "flipped":  # torch reads a file with wrong checksums
         for load in (checkpoint_utils.load_checkpoint_to_cpu, load_safely):
             with pytest.raises(pickle.UnpicklingError, match=rf"^{path}: not an intact checkpoint: {how}"):
@@ -121,7 +121,7 @@ def test_a_flipped_bit_of_the_directory_is_damage(good, place):
     data[data.index(b"PK\1\2") + place] ^= 65
     path.write_bytes(data)
     assert damage(path)
-    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+    assert saving.newest_intact(good / "checkpoint_last.pt") == good / "checkpoint1.pt"
 
 
 def test_the_remedy_names_the_option_of_the_damaged_file(good):
@@ -135,7 +135,7 @@ def test_the_remedy_names_the_option_of_the_damaged_file(good):
 
 def test_a_link_to_a_file_that_is_gone_is_no_checkpoint(good):
     (good / "checkpoint_last.pt").symlink_to("gone.pt")
-    assert saving.newest_intact(good) == good / "checkpoint1.pt"
+    assert saving.newest_intact(good / "checkpoint_last.pt") == good / "checkpoint1.pt"
 
 
 def test_zeros_are_damage_and_the_old_format_is_not(good):
@@ -149,3 +149,20 @@ def test_zeros_are_damage_and_the_old_format_is_not(good):
 def test_a_file_is_no_folder_of_checkpoints(good):
     with pytest.raises(NotADirectoryError, match=r"^--save-dir .*checkpoint1\.pt: is a file, must be a folder$"):
         checkpoint_utils.verify_checkpoint_directory(str(good / "checkpoint1.pt"))
+
+
+NAMES = ("_last", "_best", "3", "_3_500", ".best_bleu_21.5034", ".best_rouge-l_-0.1250")
+
+
+@pytest.mark.parametrize("suffix", ["", "-a", "-shard1"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_resumes_from_none_of_another_suffix(tmp_path, name, suffix):
+    """Of another training in the same folder, or of another rank."""
+    own = tmp_path / f"checkpoint{name}{suffix}.pt"
+    for number, other in enumerate(("", "-a", "-b", "-shard1", "-shard10")):
+        path = tmp_path / f"checkpoint{name}{other}.pt"
+        save(STATE, str(path))
+        os.utime(path, (number, number))
+    assert saving.newest_intact(tmp_path / f"checkpoint_last{suffix}.pt") == own
+    own.unlink()
+    assert saving.newest_intact(tmp_path / f"checkpoint_last{suffix}.pt") is None

@@ -10,7 +10,7 @@ import torch
 from torch import func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.support import cli, vision
+from tests.support import cli, guide, vision
 from tests.support.states import same_state
 from tests.support.vision import every_registered_structure, timm
 from timm_plugin import _compat
@@ -103,6 +103,21 @@ def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
     exec(example, names)
     assert names["heat"].shape == (2, 4, 4)
     assert names["heat"].flatten(1).amax(1).gt(0).all()
+
+
+def test_the_example_of_features_loads_the_weights_of_a_run(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    weights = timm.create_model("sret_t", num_classes=3).state_dict()
+    (tmp_path / "runs" / "sret_t").mkdir(parents=True)
+    torch.save({"state_dict": weights}, tmp_path / "runs" / "sret_t" / "model_best.pth.tar")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(guide.example("images.md", "body"), names)
+    body, kept = names["body"], ["stages.2.pool.weight", "patch_embed.conv3.weight"]
+    assert all(torch.equal(body.state_dict()[f"model.{name}"], weights[name]) for name in kept)
+    assert body.model.patch_embed.img_size == (640, 960)
+    body.model.set_input_size((64, 96))
+    assert [tuple(one.shape[2:]) for one in body.eval()(torch.zeros(1, 3, 64, 96))] == [(8, 12), (4, 6), (2, 3)]
 
 
 def module_of_the_page(case: str, model: torch.nn.Module) -> torch.nn.Module:

@@ -8,8 +8,11 @@ import time
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
+from recurrence.block import Shape
 from recurrence.loop import named_loops
+from recurrence.papers.takase import shared_layers
 from tests.support import vision
 from tests.support.vision import timm
 from timm_plugin import depth
@@ -44,6 +47,27 @@ def test_a_model_without_loop_is_rejected(tmp_path, rejected):
     torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "vit.pth")
     said = rejected(depth.main, tmp_path, "--checkpoint", tmp_path / "vit.pth", "--model", "test_vit")
     assert "VisionTransformer: has no loop over depth to look into" in said
+
+
+LOOPED = """
+from timm.models import register_model
+from torch import nn
+from recurrence.block import Shape
+from recurrence.papers.takase import shared_layers
+
+
+@register_model
+def looped_net(pretrained=False, **others):
+    return nn.Sequential(shared_layers(Shape(8, 12, 2), (0, 0)))
+"""
+
+
+def test_a_looped_model_of_another_kind_is_rejected(tmp_path, rejected):
+    (tmp_path / "looped_nets.py").write_text(LOOPED)
+    weights, words = tmp_path / "looped.pth", ["--user-module", tmp_path / "looped_nets.py", "--model", "looped_net"]
+    torch.save(nn.Sequential(shared_layers(Shape(8, 12, 2), (0, 0))).state_dict(), weights)
+    said = rejected(depth.main, tmp_path, "--checkpoint", weights, *words)
+    assert f"--checkpoint={weights}: must be of an ImageModel, not of a Sequential" in said
 
 
 def test_time_is_per_image_and_no_graph_is_kept(monkeypatch):

@@ -11,6 +11,9 @@ from tests.support.image_training import flags, train
 from tests.support.vision import timm
 from timm_plugin import train as train_image
 from timm_plugin._layers import DropPath
+from timm_plugin.checkpoints import create_model
+from timm_plugin.task import soft_distillation
+from timm_plugin.training import options
 
 FILES = {"recurrence.papers.scaled": "class ScaledBlock", "timm_plugin.scaled_vit": "ScaledConfig"}
 SMALL = {**vision.STACK, "num_classes": vision.CLASSES}
@@ -113,10 +116,44 @@ def test_a_model_without_timms_configuration_trains(images, tmp_path):
     assert "error: --model-kwargs {'pretrained': True}: narrow_net() got an unexpected keyword argument" in failed
 
 
+PATCHES = """
+from collections import OrderedDict
+from timm.layers import PatchEmbed
+from timm.models import register_model
+from torch import nn
+
+
+@register_model
+def patch_net(pretrained=False, num_classes=10, **others):
+    parts = dict(patch_embed=PatchEmbed(16, 8), flatten=nn.Flatten(), head=nn.Linear(4 * 768, num_classes))
+    return nn.Sequential(OrderedDict(parts))
+"""
+
+
+def test_a_plain_module_gets_what_distillation_and_onnx_ask_for(images, tmp_path):
+    (tmp_path / "patch_nets.py").write_text(PATCHES)
+    options.parser("").parse_args(flags(images, tmp_path, "--user-module", tmp_path / "patch_nets.py"))
+    student, teacher = (create_model("patch_net", num_classes=3) for _ in range(2))
+    task = soft_distillation(student, teacher, temperature=1.0)
+    assert task(torch.zeros(2, 3, 16, 16), torch.tensor([0, 1]))["loss"].isfinite()
+    about = pytest.importorskip("timm_plugin.onnx", exc_type=ImportError).about
+    assert about(student)["input_size"] == (3, 16, 16)
+
+
 def test_what_is_no_module_is_rejected(images, tmp_path, rejected):
-    (tmp_path / "timm.py").write_text("")
-    for path, rule in (("none.py", "must be a Python file, or a folder with"), ("timm.py", "must have another name")):
-        assert rule in rejected(train_image.main, *flags(images, tmp_path, "--user-module", tmp_path / path))
+    rules = {
+        "none.py": (None, "must be a Python file, or a folder with"),
+        "timm.py": ("", "must have another name"),
+        "my.models.py": ("", "must have no dot in its name"),
+        "importing.py": ("import my_other_models", "No module named 'my_other_models'"),
+        "wrong.py": ("int('x')", "invalid literal for int()"),
+    }
+    for name, (text, rule) in rules.items():
+        path = tmp_path / name
+        if text is not None:
+            path.write_text(text)
+        error = rejected(train_image.main, *flags(images, tmp_path, "--user-module", path))
+        assert f"--user-module: {path}: {rule}" in error
 
 
 def test_the_guide_names_the_files_of_a_forward_pass():

@@ -195,7 +195,7 @@ def test_the_log_says_what_is_new_and_what_was_otherwise_in_the_training(images,
     path = tmp_path / "last.pth.tar"
     torch.save(dict(arch="uit", epoch=0, state_dict=weights, args=trained), path)
     said = origin_in_log(caplog, images, tmp_path, f"checkpoint_path={path}")
-    assert said == f"weights and head of {path} (trained with num_heads=4, global_pool=avg)"
+    assert said == f"weights and head of {path} (trained with global_pool=avg, num_heads=4)"
     same = ["num_heads=4", "global_pool=avg", f"checkpoint_path={path}"]
     assert origin_in_log(caplog, images, tmp_path, *same) == f"weights and head of {path}"
     path = tmp_path / "weights.pth"
@@ -206,3 +206,15 @@ def test_the_log_says_what_is_new_and_what_was_otherwise_in_the_training(images,
     torch.save({name: tensor for name, tensor in weights.items() if not name.startswith("norm.")}, path)
     some = f"except for 2 of {len(weights)} tensors, which are new (norm.weight, norm.bias)"
     assert origin_in_log(caplog, images, tmp_path, *overlay) == f"weights of {path}, {some}, {new_head}"
+
+
+def test_the_log_says_which_defaults_the_training_had(images, tmp_path, caplog):
+    sizes = dict(patch_size=4, embed_dim=24, depth=2, num_heads=2)
+    weights = timm.create_model("uit", img_size=16, num_classes=3, **sizes, pos_drop_rate=0.1).state_dict()
+    path, trained = tmp_path / "last.pth.tar", argparse.Namespace(model_kwargs=list(sizes.items()))
+    torch.save(dict(arch="uit", epoch=0, state_dict=weights, args=trained), path)
+    given = "global_pool=max", "norm_eps=1e-5", "pos_drop_rate=0.1"
+    said = origin_in_log(caplog, images, tmp_path, *given, f"checkpoint_path={path}")
+    assert said == f"weights and head of {path} (trained with global_pool=token, norm_eps=1e-06)"
+    torch.save(dict(state_dict=weights, args=trained), path)  # does not name the model
+    assert origin_in_log(caplog, images, tmp_path, *given, f"checkpoint_path={path}") == f"weights and head of {path}"

@@ -246,6 +246,12 @@ def test_another_head_obeys_the_rules_for_pooling():
     with pytest.raises(ValueError, match="num_classes=-1: must be >= 0"):
         vision.fresh("uit").reset_classifier(-1)
     model = vision.fresh("sret_t").eval()
-    with pytest.raises(ValueError, match="global_pool='': needs num_classes=0, or a class token"):
+    needs = "global_pool='': needs num_classes=0, or a class token"
+    with pytest.raises(ValueError, match=needs):
         model.reset_classifier(3, "")
     assert model(vision.images(model)).shape == (2, vision.CLASSES)
+    model.prune_intermediate_layers([0])
+    for unpooled in (model, vision.fresh("sret_t", num_classes=0, global_pool="").eval()):
+        with pytest.raises(ValueError, match=needs):
+            unpooled.reset_classifier(3)
+        assert unpooled(vision.images(unpooled)).dim() == 4

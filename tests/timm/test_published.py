@@ -104,6 +104,10 @@ def test_released_files_load_as_they_are(name, tmp_path):
     assert torch.equal(loaded(x), model(x))
     larger = timm.create_model(name, img_size=128, checkpoint_path=str(tmp_path / "released.pth")).eval()
     assert larger(vision.images(larger)).shape == (2, 1000)
+    overlay = {"file": str(tmp_path / "released.pth"), "num_classes": 1000}
+    tuned = timm.create_model(name, img_size=64, num_classes=5, pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    assert torch.equal(tuned.forward_features(x), model.forward_features(x))
+    assert tuned(x).shape == (2, 5)
 
 
 def test_released_files_with_differing_copies_are_rejected(tmp_path):

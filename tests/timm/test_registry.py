@@ -15,6 +15,9 @@ from tests.support import vision
 from tests.support.counts import COUNTS
 from tests.support.vision import MODELS, every_model, timm
 from timm_plugin import FAMILIES
+from timm_plugin._config import ImageConfig
+from timm_plugin._model import ImageModel
+from timm_plugin._vit import LoopedVisionTransformer, ViTConfig
 
 
 @functools.cache
@@ -45,6 +48,15 @@ def test_parameters(row):
     assert all(parameter.is_meta for parameter in model.parameters())
     if "loops" in row.arguments:
         assert (unshared(model) == stored(model)) == (row.arguments["loops"] == 1)
+
+
+def test_a_family_must_have_every_part():
+    for base, config, part in (
+        (ImageModel, ImageConfig, "features"),
+        (LoopedVisionTransformer, ViTConfig, "make_loop"),
+    ):
+        with pytest.raises(TypeError, match=f"abstract class {base.__name__} .*{part}"):
+            base(config())
 
 
 @every_model

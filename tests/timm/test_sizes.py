@@ -118,7 +118,10 @@ def test_a_table_of_images_that_are_not_square_is_loaded_at_its_size():
 
 @pytest.mark.parametrize(
     ("name", "size", "side"),
-    [("recursive_deit_tiny", (16, 64), 32), ("recursive_deit_tiny", (16, 64), 20), ("uit", (16, 48), 32)],
+    [
+        *(("recursive_deit_tiny", (16, 64), 32), ("recursive_deit_tiny", (16, 64), 20), ("uit", (16, 48), 32)),
+        ("deit, SReT's stem", (58, 32), 32),  # the stem rounds sides up, unlike patches
+    ],
 )
 def test_a_folder_names_the_size_of_images_that_are_not_square(name, size, side, tmp_path):
     wide = vision.small(name, img_size=size)

@@ -5,13 +5,14 @@ import re
 import shlex
 import struct
 import sys
+from pathlib import Path
 
 import pytest
 import timm.task
 import torch
 
-from tests.support import cli
-from tests.support.image_training import MODEL, SMALL, TEACHER, flags
+from tests.support import cli, guide
+from tests.support.image_training import COLOURS, MODEL, SMALL, TEACHER, flags
 from timm_plugin import train
 from timm_plugin.training import build, data, options
 
@@ -34,6 +35,7 @@ REJECTED = {
     "--smoothing 0.2: must be 0 with --teacher": [*TEACHER, "--smoothing", "0.2"],
     "--dataset cifar10: must be torch/NAME": ["--dataset", "cifar10"],
     "--dataset torch/cifar10: not in ": ["--dataset", "torch/cifar10"],
+    "--train-split training: cannot be read in ": ["--dataset", "torch/imagenet", "--train-split", "training"],
     "--device abacus: must be a device of this machine": ["--device", "abacus"],
     "--model vit_enormous: must be a registered model": ["--model", "vit_enormous"],
     "--model sret_t.tag: must be a registered model": ["--model", "sret_t.tag"],
@@ -84,6 +86,11 @@ REJECTED = {
         *("--model-kwargs", "pretrained_cfg_overlay={file: x}"),
     ],
     "--amp: invalid choice: 'fp8'": ["--amp", "fp8"],
+    "--pretrained: is an option of timm's train.py; here, give --model-kwargs pretrained=True": ["--pretrained"],
+    "--drop-path=0.1: is an option of timm's train.py; here, give --model-kwargs drop_path_rate=": [
+        "--drop-path",
+        "0.1",
+    ],
     "--train-split trian: must be one of train, training, val": ["--dataset", "torch/mnist", "--train-split", "trian"],
     "dim should be divisible by num_heads": ["--model-kwargs", "num_heads=5"],
 }
@@ -147,6 +154,23 @@ def test_the_readmes_commands_parse():
         args = options.parser("").parse_args(shlex.split(call))
         assert timm.is_model(args.model)
         assert args.teacher is None or timm.is_model(args.teacher)
+
+
+def test_one_folder_of_classes_is_split_as_the_page_says(images, tmp_path, rejected, monkeypatch):
+    error = rejected(train.main, *flags(images / "train", tmp_path / "run"))
+    assert f"--train-split train: must be a folder or a .tar file in {images}/train; for one folder of classes" in error
+    assert (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8").count("\n### Split your images\n") == 1
+    (tmp_path / "flowers").symlink_to(images / "train")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(guide.example("images.md", "def split"), names)
+    rows = [[str(path), path.parent.name] for path in images.glob("val/*/*")]  # as csv.reader gives them
+    names["split"](rows, "table")
+    for folder, counts in {"data": {"train": 45, "val": 3}, "table": {"train": 15}}.items():
+        found = {split: len(list(Path(folder, split).glob("*/*.png"))) for split in counts}
+        assert found == counts
+    *_, classes = data.datasets(options.parser("").parse_args(flags(tmp_path / "data", tmp_path / "run")))
+    assert classes == list(COLOURS)
 
 
 def test_the_validation_set_must_have_the_training_classes(images, tmp_path, rejected):

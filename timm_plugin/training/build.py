@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from recurrence.errors import misfit
-from timm_plugin._config import DEPTH_OPTIONS, near
+from timm_plugin._config import DEPTH_OPTIONS, ImageConfig, near
 from timm_plugin._model import ImageModel
-from timm_plugin.checkpoints import create_model, options_in, trained_with
+from timm_plugin._saved import options_of
+from timm_plugin.checkpoints import create_model, is_registered, metadata_of, options_in, trained_with
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.folders import different_classes, listed
 from timm_plugin.training.options import DEPTH, OptionError, reject
@@ -54,7 +55,7 @@ def build(option: str, args: argparse.Namespace, **settings: Any) -> nn.Module:
         if named and named[1] in (*DEPTH, "img_size") and named[1] not in dict(getattr(args, f"{option}_kwargs")):
             reject(*named.groups())
         reject(f"{option}_kwargs", kwargs, reason + _hint(name, kwargs, error))
-    if getattr(model, "in_chans", 3) != 3:
+    if model.in_chans != 3:
         reject(f"{option}_kwargs", f"in_chans={model.in_chans}", "must be 3, as images are read in RGB")
     return model
 
@@ -76,9 +77,9 @@ def _hint(name: str, kwargs: Mapping[str, Any], error: Exception) -> str:
 
 @contextmanager
 def weights_not_found() -> Iterator[list[str]]:
-    """Collects the tensors of which pretrained weights have none; timm only logs them, at a level that is not shown.
+    """Collects the names of the tensors that pretrained weights lack, which timm logs at a level that is not shown.
 
-    With a new head it accepts any number of them; otherwise none.
+    With a new head timm accepts any number of them; otherwise none.
     """
     names: list[str] = []
     timms = logging.getLogger("timm.models._builder")
@@ -99,7 +100,7 @@ def weights_not_found() -> Iterator[list[str]]:
 
 
 def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = ()) -> str:
-    """Where the weights of the model come from, what is new, and what their training had otherwise.
+    """Where the weights of the model come from, which are new, and with which other options they were trained.
 
     Args:
         args: of the trainer.
@@ -108,12 +109,12 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
     """
     kwargs, config = dict(args.model_kwargs), model.pretrained_cfg
     if path := kwargs.get("checkpoint_path"):
-        return f"weights and head of {path}{_otherwise(path, args, model)}"
+        return f"weights and head of {path}{_otherwise(path, model)}"
     if not kwargs.get("pretrained"):
         return "new weights"
     file = config.get("file")
     tagged = ".".join(config[key] for key in ("architecture", "tag") if config.get(key))
-    weights = f"weights of {file or tagged}{_otherwise(file, args, model)}"
+    weights = f"weights of {file or tagged}{_otherwise(file, model)}"
     heads = [config["classifier"]] if isinstance(config["classifier"], str) else config["classifier"] or ()
     if new := [name for name in missing if name.rpartition(".")[0] not in heads]:
         weights += f", except for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
@@ -123,20 +124,33 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
     return f"{weights}, and its head" + (f", whose classes DATA {difference}" if difference else "")
 
 
-def _otherwise(file: str | None, args: argparse.Namespace, model: nn.Module) -> str:
-    """Which options that no tensor shows the training of a file had otherwise, in brackets; empty for none."""
-    if not (file and isinstance(model, ImageModel)):
+def _otherwise(file: str | None, model: nn.Module) -> str:
+    """The options with which a file was trained, where the model has others, in brackets; empty if it has none.
+
+    Of many, such as the number of heads, the weights fit either way.
+    """
+    before = _configuration(Path(file)) if file and isinstance(model, ImageModel) else None
+    if before is None:
         return ""
-    with suppress(OSError, ValueError):  # where the file does not say
-        trained, now = trained_with(args.model, options_in(Path(file))), vars(model.config)
-        others = {name: value for name, value in trained.items() if name in now and now[name] != value}
-        words = [f"{name}={value}" for name, value in others.items() if not _only_trains(name)]
-        return f" (trained with {', '.join(words)})" if words else ""
-    return ""
+    now = vars(model.config)
+    others = {name: value for name, value in vars(before).items() if name in now and now[name] != value}
+    words = [f"{name}={value}" for name, value in others.items() if not _may_differ(name)]
+    return f" (trained with {', '.join(words)})" if words else ""
 
 
-def _only_trains(option: str) -> bool:
-    """Whether a model that has an option at another value may go on with the same weights."""
+def _configuration(checkpoint: Path) -> ImageConfig | None:
+    """The options of the model that was trained, with its defaults; None if the checkpoint does not say."""
+    with suppress(OSError, TypeError, ValueError), torch.device("meta"):
+        saved = metadata_of(checkpoint)
+        if "args" in saved and is_registered(str(saved.get("arch"))):
+            options = options_of(checkpoint, saved["args"])
+            trained = timm.create_model(saved["arch"], **trained_with(saved["arch"], options))
+            return trained.config if isinstance(trained, ImageModel) else None
+    return None
+
+
+def _may_differ(option: str) -> bool:
+    """Whether fine-tuning may change an option freely: rates, the depths of training, the images' size, the classes."""
     return option.endswith("_rate") or option in (*DEPTH_OPTIONS, "num_classes", "img_size")
 
 

@@ -28,8 +28,8 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, list[str]]:
         split = getattr(args, name)
         try:
             sets.append(data.create_dataset(args.dataset, args.data, split))
-        except (AssertionError, RuntimeError, tarfile.TarError) as error:  # timm asserts that the name is known
-            if args.dataset:
+        except (AssertionError, RuntimeError, ValueError, tarfile.TarError) as error:
+            if args.dataset and not isinstance(error, ValueError):  # which torchvision raises for a split it lacks
                 reject("dataset", args.dataset, f"not in {args.data}: {error}")
             reject(name, split, f"cannot be read in {args.data}: {str(error) or 'no such folder'}")
     classes, others = map(class_names, sets)

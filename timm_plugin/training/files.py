@@ -1,13 +1,16 @@
-"""Files of a run of the image trainer: its last checkpoint and summary.csv, which has one line per epoch."""
+"""Files of a run of the image trainer: its last checkpoint, summary.csv (a line per epoch), and errors for torchrun."""
 
 import argparse
 import csv
 import hashlib
+import json
+import os
+import time
 from pathlib import Path
 
 import torch
 
-from recurrence.files import atomic_write, damage, read_table, remove, replace
+from recurrence.files import atomic_write, damage, read_table, remove, replace, write_text
 from timm_plugin.training.options import reject
 
 
@@ -67,3 +70,11 @@ def one_line(error: Exception) -> str:
     """The message of an error in one line; for an error in a loader process, the original message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1] if "Original Traceback" in str(error) else lines[0]
+
+
+def report_to_torchrun(line: str) -> None:
+    """Writes the error message to torchrun's error file; otherwise its report gives no cause of the failure."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}
+        write_text(path, json.dumps({"message": message}))

@@ -30,7 +30,7 @@ def different_classes(expected: Sequence[str], found: Sequence[str]) -> str | No
 
 
 def broken_rule(model: nn.Module, classes: Sequence[str]) -> str | None:
-    """What images of these classes would have to be for the model; None if they fit it."""
+    """The rule that images of these classes break, as the end of a message; None if they fit the model."""
     if len(classes) != model.num_classes:
         return f"must have {model.num_classes} classes, like the model, not {len(classes)}"
     difference = different_classes(model.pretrained_cfg.get("label_names") or classes, classes)

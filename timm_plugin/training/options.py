@@ -11,7 +11,7 @@ import timm
 import torch
 from timm.optim import list_optimizers
 
-from recurrence.removed import reject_options
+from recurrence.removed import Removed, reject_options
 from timm_plugin import MODELS
 from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
@@ -86,6 +86,14 @@ def other_devices(_: str) -> str:
     return f"; torch {torch.__version__} finds {', '.join(found)}"
 
 
+def _without_splits(data: Path) -> str:
+    """What to do with a folder of classes that has no splits, as the end of a message; empty for other folders."""
+    folders = [path.name for path in data.iterdir() if path.is_dir()] if data.is_dir() else []
+    if not folders or set(SPLITS).intersection(folders):
+        return ""
+    return '; for one folder of classes, see "Split your images" in docs/images.md'
+
+
 HINTS = {"model": _near_model, "teacher": _near_model, "device": other_devices}
 """Functions of the value that add to the message of a rule."""
 
@@ -117,6 +125,23 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
         return action.help if nothing or "default" in action.help else f"{action.help} (default: %(default)s)"
 
 
+class OfTimm(Removed):
+    """An option of timm's train.py, which is another one here."""
+
+    reason = "is an option of timm's train.py; here,"
+
+
+OF_TIMM = {
+    "--pretrained": "give --model-kwargs pretrained=True",
+    "--initial-checkpoint": "give --model-kwargs checkpoint_path=FILE",
+    "--drop": "give --model-kwargs drop_rate=RATE",
+    "--drop-path": "give --model-kwargs drop_path_rate=RATE",
+    "--num-classes": "the folders of DATA say it",
+    "--amp-dtype": "give --amp bfloat16 or --amp float16",
+}
+"""What to do instead of each."""
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """The command line of train_image.py."""
     command_line = argparse.ArgumentParser(
@@ -126,6 +151,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     )
     for add_group in (_data, _model, add_depth, _augmentation, _optimisation, _run):
         add_group(command_line)
+    for option, instead in OF_TIMM.items():
+        command_line.add_argument(option, action=OfTimm, instead=instead)
     return command_line
 
 
@@ -201,7 +228,7 @@ def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add(
         "--warmup-prefix",
         action="store_true",
-        help="start the cosine from the peak after the warm-up (default: at the start of training)",
+        help="begin the cosine after the warm-up, at --lr (default: at the first update; the rate then drops to it)",
     )
     add("--batch-size", type=int, default=128, help="images per batch and process")
     add("--grad-accum-steps", type=int, default=1, help="batches per update")
@@ -220,7 +247,7 @@ def _run(command_line: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="resume the run in --output, if there is one")
     add("--seed", type=int, default=1, help="random seed")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, or an accelerator such as cuda")
-    add("--compile", action="store_true", help="torch.compile the model, or each block if blocks are shared")
+    add("--compile", action="store_true", help="torch.compile the model, or each stored block of one of timm_plugin")
 
 
 class OptionError(ValueError):
@@ -265,7 +292,7 @@ def check(args: argparse.Namespace) -> None:
         if args.dataset and split not in SPLITS:
             reject(name, split, f"must be one of {', '.join(SPLITS)} with --dataset")
         if not args.dataset and not (Path(args.data) / split).exists():
-            reject(name, split, f"must be a folder or a .tar file in {args.data}")
+            reject(name, split, f"must be a folder or a .tar file in {args.data}{_without_splits(Path(args.data))}")
     if args.model.partition(".")[0] not in MODELS and not args.user_module:
         reject_given(args, DEPTH, "needs a looped model of timm_plugin")
     if not args.teacher:

@@ -18,9 +18,15 @@ def _imported(text: str) -> str:
     file = path / "__init__.py" if path.is_dir() else path
     if not (file.is_file() and file.suffix == ".py"):
         raise argparse.ArgumentTypeError(f"{text}: must be a Python file, or a folder with an __init__.py")
+    name = path.name.removesuffix(".py")
+    if "." in name:
+        raise argparse.ArgumentTypeError(f"{text}: must have no dot in its name but that of .py")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    found = importlib.import_module(path.stem)
+    try:
+        found = importlib.import_module(name)
+    except (ImportError, TypeError, ValueError) as error:  # of the last two, argparse would not tell the reason
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     if Path(found.__file__ or "") != file:
-        raise argparse.ArgumentTypeError(f"{text}: must have another name, as {path.stem} is {found.__file__}")
+        raise argparse.ArgumentTypeError(f"{text}: must have another name, as {name} is {found.__file__}")
     return text

@@ -28,7 +28,8 @@ class Sequence(Text):
     def stages(self, job: Job) -> Iterator[Stage]:
         script, binary = self.data_of(job)
         if binary:
-            yield job.prepare(script, f"CIFAR10={job.cifar10}", *split(self.data_settings))
+            form = [f"CIFAR10={job.cifar10}"] if script == "cifar10/prepare" else []
+            yield job.prepare(script, *form, *split(self.data_settings))
         train = f"--task {self.task} " + (f"--tokens-per-sample {self.text} " if self.text else "")
         train += f"--log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints "
         train += f"--save-interval-updates {self.save} --keep-interval-updates 1 " if self.save else ""
