@@ -205,12 +205,15 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
     if not data.exists():
         named = ": the checkpoint names it; give another place, or run where it is" if str(data) == _data(state) else ""
         raise ValueError(f"--dictionary={data}: no such file or folder{named}")
-    names = ["dict.txt"]
-    if hasattr(model, "encoder"):
+    numbered = [getattr(model, side).dictionary for side in SIDES if hasattr(model, side)]
+    if not data.is_dir():
+        paths = [data] * len(numbered)
+    elif len(numbered) == 1:
+        paths = [data / "dict.txt"]
+    else:
         options = vars(_run_options(state, _model_options(state)))
         pair = options.get("source_lang"), options.get("target_lang")
-        names = [f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
-    paths = [data / name for name in names] if data.is_dir() else [data] * len(names)
+        paths = [data / f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
     for path in paths:
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")
@@ -218,7 +221,6 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
         dictionaries = [Dictionary.load(str(path)) for path in paths]
     except ValueError as error:
         raise ValueError(f"--dictionary={error}") from None
-    numbered = [getattr(model, side).dictionary for side in SIDES if hasattr(model, side)]
     for side, path, dictionary, symbols in zip(CORPUS_SIDES, paths, dictionaries, map(len, numbered)):
         if len(dictionary) != symbols:
             raise ValueError(f"--dictionary={path}: has {len(dictionary)} symbols: must have the model's {symbols}")

@@ -342,6 +342,9 @@ def test_a_dictionary_of_other_data_is_rejected(tmp_path, rejected):
         shutil.copy(SHIPPED / f"dict.{side}.txt", tmp_path)
     model = upstream.build(convert._model_options(state), state["model"])
     assert convert._load_dictionaries(state, tmp_path, model) == [source, target]
+    both = tmp_path / "dict.letters.txt"  # a file is the dictionary of both sides
+    message = f"--dictionary={both}: has {len(source)} symbols: must have the model's {len(target)}"
+    assert message in rejected(convert.main, "onnx", tmp_path / "model.pt", out, "--dictionary", both)
     path = tmp_path / "dict.phonemes.txt"
     first, *lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, first]))
