@@ -16,6 +16,7 @@ from recurrence.papers.ilr import llama_layers
 from recurrence.papers.ringformer import Signals, ringformer
 from recurrence.papers.sret import Recursion, sret
 from recurrence.papers.takase import shared_layers
+from tests.support import guide
 
 SHAPE = Shape(8, 12, 2)
 
@@ -167,3 +168,10 @@ def test_the_ends_are_depths_with_a_loss():
 )
 def test_where_a_model_of_fewer_passes_ends(which, given, expected):
     assert training_depth(which, **given).stops_of(len(which)) == expected
+
+
+def test_the_guide_trains_a_loop_of_the_core_alone():
+    names: dict = {}
+    exec(guide.example("extending.md", "training_depth(order").replace("range(100)", "range(3)"), names)
+    assert names["loss"].isfinite()
+    assert {names["drawn"].depth(update) for update in range(99)} == {2, 3, 4, 5, 6}

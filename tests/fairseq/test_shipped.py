@@ -8,6 +8,7 @@ import torch
 
 from fairseq_plugin.models.ringformer import WEIGHTS, RingFormer
 from fairseq_repairs.checkpoints import load_safely
+from tests.support import guide
 
 NAMES = sorted(RingFormer.hub_models())
 
@@ -20,6 +21,14 @@ def test_it_pronounces_words_by_its_name_alone(name):
     words = [word for word in known if pronunciations.set_of(word) == "test"][:200]
     right = sum(ours in known[word] for word, ours in zip(words, hub.translate(words, beam=1), strict=True))
     assert right >= 0.6 * len(words)
+
+
+def test_the_guide_looks_inside():
+    names: dict = {}
+    exec(guide.example("depth.md", "recorded_states"), names)
+    assert [state.shape[-1] for state in names["states"]["encoder.loop"]] == [128] * 4
+    assert [weights.shape[1] for weights in names["attention"]["encoder.loop"]] == [4] * 4
+    assert names["hub"].translate("euphemistic") != "Y UW F AH M IH S T IH K"  # which takes all passes
 
 
 @pytest.mark.parametrize(("folder", "data"), [("ringformer_small.missing", "."), (str(WEIGHTS / NAMES[0]), "nodata")])

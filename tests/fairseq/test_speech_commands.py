@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
@@ -14,7 +15,7 @@ from fairseq.data.audio.audio_utils import get_fbank
 
 from fairseq_plugin.models.speech import SpeechToText
 from fairseq_repairs.checkpoints import load_safely
-from tests.support import cli
+from tests.support import cli, guide
 from tests.support.audio import stored_zip, tone, write_manifest
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,22 @@ def tones(tmp_path_factory) -> Path:
     (folder / "config.yaml").write_text("transforms: {'*': [utterance_cmvn]}\n")
     (folder / "raw.yaml").write_text("{use_audio_input: true, input_feat_per_channel: 1}\n")
     return folder
+
+
+def test_the_guide_writes_tables_of_recordings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    noise, said = np.random.default_rng(0), {"a": ["low", "high"], "b": ["middle"]}
+    frames = {}
+    for name, words in said.items():
+        for part in ("train", "dev", "test"):
+            (folder := tmp_path / "recordings" / part).mkdir(parents=True, exist_ok=True)
+            frames[name] = say(words, folder / f"{name}.wav", noise)
+            (folder / f"{name}.txt").write_text(" ".join(words).upper() + "\n")
+    exec(guide.example("speech.md", "def write_table"), {})
+    table = pd.read_csv("data-speech/dev.tsv", sep="\t", index_col="id")
+    assert table.tgt_text.to_dict() == {name: " ".join(words) for name, words in said.items()}
+    assert ((table.n_frames - pd.Series(frames)).abs() <= 2).all()
+    assert all(Path(audio).is_file() for audio in table.audio)
 
 
 def train(tones: Path, folder: Path, *flags, **options) -> str:
