@@ -88,7 +88,7 @@ def difference(model: nn.Module, served: serve.Model, texts: Numbers, outputs: N
     """The largest difference of a log-probability between the two, after each symbol of the expected outputs."""
     largest = 0.0
     for text, output in zip(texts, outputs):
-        inputs, read, given = served.first_state(1), [served.eos, *output], ()
+        inputs, read, given = served.first_state(1), [served.start, *output], ()
         if served.about["translates"]:
             source = np.array([[*text, served.eos]])
             (contexts,) = served.sessions["encoder"].run(None, {"source": source})

@@ -43,7 +43,7 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
     """Ends of all bands but the last, of "input" or "softmax", for that many symbols; None for a single matrix.
 
     Raises:
-        FieldError: unless they are ascending whole numbers below the number of symbols, with two symbols in each band.
+        FieldError: unless they are ascending whole numbers > 0 and below the number of symbols.
     """
     text = getattr(args, f"adaptive_{which}_cutoff")
     if text == NONE:
@@ -52,12 +52,8 @@ def cutoffs(args, which: str, symbols: int) -> list[int] | None:
         ends = [int(end) for end in utils.eval_str_list(text, type=str)]
     except (TypeError, ValueError):
         ends = []
-    # In each band of an input, fairseq sets the embedding at the padding's place to 0.
-    if not ends or not all(end - before > PADDING for before, end in zip([0, *ends], [*ends, symbols])):
-        rule = (
-            f"must be '{NONE}' or ascending whole numbers below {symbols}, the number of symbols, with at least "
-            f"{PADDING + 1} symbols in each band"
-        )
+    if not ends or not all(before < end for before, end in zip([0, *ends], [*ends, symbols])):
+        rule = f"must be '{NONE}' or ascending whole numbers, each > 0 and < {symbols}, the number of symbols"
         raise FieldError(f"adaptive_{which}_cutoff", text, rule)
     return ends
 
@@ -77,6 +73,15 @@ def check(args, symbols: int) -> None:
         if ends and not (factor >= 1 and factor ** len(ends) <= width):
             rule = f"must be >= 1 and leave the last of the {len(ends) + 1} bands of {{decoder_embed_dim}} a width >= 1"
             raise FieldError(name, factor, rule, decoder_embed_dim=width)
+        if ends and ends[0] <= PADDING:
+            rule = (
+                f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
+            )
+            raise FieldError(f"adaptive_{which}_cutoff", getattr(args, f"adaptive_{which}_cutoff"), rule)
+    starts = bands["input"] or []
+    if any(end - start <= PADDING for start, end in zip(starts, [*starts[1:], symbols])):
+        rule = f"each band must have more than {PADDING} symbol, as fairseq zeroes the embedding at the padding's place"
+        raise FieldError("adaptive_input_cutoff", args.adaptive_input_cutoff, rule)
     if args.tie_adaptive_proj and not args.tie_adaptive_weights:
         raise FieldError("tie_adaptive_proj", True, "needs {tie_adaptive_weights}")
     for name in ("cutoff", "factor") if args.tie_adaptive_weights else ():

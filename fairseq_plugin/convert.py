@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     onnx.add_argument("--int8", action="store_true", help="store matrices and embeddings in eight bits")
     args = parser.parse_args(arguments)
     try:
-        utils.import_user_module(args)
+        _import_user_dir(args)
         if args.input.resolve() == args.output.resolve():
             raise ValueError(f"OUT={args.output}: must not be IN, which is never overwritten")
         if not args.input.is_file():
@@ -138,6 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layers = {tensor.data_ptr() for name, tensor in state["model"].items() if name.endswith("fc1.weight")}
     logger.info("wrote %s (--arch %s)", args.output, _model_options(state).arch)
     logger.info(_sizes(before, args.output, len(layers)))
+
+
+def _import_user_dir(args: argparse.Namespace) -> None:
+    """Raises ValueError, naming the option, if it cannot be imported."""
+    try:
+        utils.import_user_module(args)
+    except (ImportError, OSError, ValueError) as error:
+        reason = "no such folder" if isinstance(error, FileNotFoundError) else error
+        raise ValueError(f"--user-dir={args.user_dir}: {reason}") from None
 
 
 def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pieces: Path | None) -> None:

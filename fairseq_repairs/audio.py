@@ -5,6 +5,7 @@ import io
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from fairseq.models.speech_to_text import hub_interface
 from fairseq.tasks import speech_to_text
 from torch import Tensor
 
+from fairseq_repairs.corpus import warn_if_unknown
 from fairseq_repairs.files import require_lines
 from fairseq_repairs.replace import before, instead
 
@@ -47,6 +49,25 @@ def require_columns_of_manifests(
                 raise ValueError(f"{split_name}.tsv, {name}: has no {column}; tabs separate {', '.join(COLUMNS)}")
         if not sample["n_frames"].strip().isdecimal():
             raise ValueError(f"{split_name}.tsv, {name}: n_frames={sample['n_frames']}: must be a whole number")
+
+
+@instead(speech_to_text_dataset.SpeechToTextDataset, "get_tgt_lens_and_check_oov")
+def warn_of_unknown_words_in_transcripts(
+    check: Callable, dataset: speech_to_text_dataset.SpeechToTextDataset
+) -> list[int]:
+    """Warns of transcripts with many symbols that the dictionary does not have; fairseq only logs how many."""
+    if dataset.tgt_texts is None:
+        return check(dataset)
+    lengths: list[int] = []
+    unknown: Counter[str] = Counter()
+    for number in range(dataset.n_samples):
+        words = dataset.get_tokenized_tgt_text(number).split(" ")
+        lengths.append(len(words))
+        unknown.update(word for word in words if word and dataset.tgt_dict.index(word) == dataset.tgt_dict.unk())
+    percent = 100 * unknown.total() / sum(lengths)
+    speech_to_text_dataset.logger.info(f"'{dataset.split}' has {percent:.2f}% OOV")
+    warn_if_unknown(f"{dataset.split}.tsv", percent, unknown)
+    return lengths
 
 
 @functools.lru_cache
@@ -122,18 +143,27 @@ def filterbank(waveform: np.ndarray, sample_rate: int, n_bins: int = 80) -> np.n
 
 @instead(hub_interface.S2THubInterface, "get_model_input")
 def read_files_in_hub_interface(
-    read: Callable, kind: type, task: speech_to_text.SpeechToTextTask, audio: str | Tensor
+    read: Callable, kind: type, task: speech_to_text.SpeechToTextTask, audio: str | os.PathLike | Tensor
 ) -> dict[str, Any]:
     """Lets the hub interface of speech transcribe a file (`predict`) that is read as filterbanks.
 
     fairseq does not know `fbank80`, its default for `input_type`, and calls a method of tensors on the array that
     `fbank80_w_utt_cmvn` gives. The file is read as fairseq-interactive reads it, with the transforms of the data's
-    configuration.
+    configuration. A warning tells of a file that is so long that fairseq-interactive leaves it empty.
     """
-    if not isinstance(audio, str) or not task.data_cfg.hub.get("input_type", "fbank80").startswith("fbank80"):
+    audio = os.fspath(audio) if isinstance(audio, os.PathLike) else audio
+    if not task.data_cfg.hub.get("input_type", "fbank80").startswith("fbank80"):
         return read(kind, task, audio)
+    if not isinstance(audio, str):
+        raise TypeError(f"predict takes the path of an audio file; {type(audio).__name__} is for models of waveforms")
     file = task.build_dataset_for_inference([audio], [1])
-    return file.collater([file[0]])
+    speech, most = file[0], task.max_positions()[0]
+    if len(speech.source) > most:
+        logger.warning(
+            f"{audio}: is {len(speech.source)} frames long, more than max_source_positions={most}: the text "
+            "may be wrong or incomplete; cut the file into parts"
+        )
+    return file.collater([speech])
 
 
 class AudioError(ValueError, OSError):

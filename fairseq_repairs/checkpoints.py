@@ -207,6 +207,7 @@ def require_types(state: dict[str, Any]) -> None:
     """Raises TypeError if a part of a checkpoint has another type than those that fairseq writes."""
     groups = dict, argparse.Namespace, type(None)
     parts: dict[str, Any] = {"extra_state": dict, "optimizer_history": list, "args": groups, "cfg": (dict, type(None))}
+    parts |= {"dictionaries": dict}  # see fairseq_repairs.corpus
     for name, kind in parts.items():
         if name in state and not isinstance(state[name], kind):
             raise TypeError(f"{name} must not be a {type(state[name]).__name__}")

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fairseq import checkpoint_utils
@@ -88,10 +88,16 @@ def warn_of_unknown_words(found: BinarizeSummary, kind: type, input_file: str, *
 
     It may be raw where the training set has pieces, or have pieces of another model.
     """
-    if found.num_tok and found.replaced_percent > MOST_UNKNOWN:
+    if found.num_tok and found.replaced:
+        warn_if_unknown(input_file, found.replaced_percent, found.replaced)
+
+
+def warn_if_unknown(name: str, percent: float, words: Iterable[str]) -> None:
+    """Warns of a text of whose words so many percent are not in its dictionary, if those are many; and names one."""
+    if percent > MOST_UNKNOWN:
         logger.warning(
-            f"{input_file}: {found.replaced_percent:.1f} % of its words are not in the dictionary, such as "
-            f"{next(iter(found.replaced))}: is it raw text, or cut into pieces by another model than the training text?"
+            f"{name}: {percent:.1f} % of its words are not in the dictionary, such as {next(iter(words))}: is it raw "
+            "text, or cut into pieces by another model than the training text?"
         )
 
 

@@ -1,5 +1,6 @@
 """Search: n-gram blocking, diverse beams, limits on the length, an encoder without a removed fast path."""
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor, nn
 
 from fairseq_repairs.replace import after, at_once, before
+
+logger = logging.getLogger(__name__)
 
 # Whether the length of a source includes its end, as in fairseq's main branch.
 COUNTS_END = "src_lengths" in SequenceGenerator._generate.__code__.co_consts
@@ -122,6 +125,27 @@ def _prefix_tokens(
         ended = prefix_tokens[:, step].eq(search.pad).repeat_interleave(beam)
         forced[0][ended, search.eos] = float("-inf")
     return forced
+
+
+@before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
+def warn_of_long_prefixes(
+    search: SequenceGenerator, models: Any, sample: dict, *args, prefix_tokens: Tensor | None = None, **kwargs
+) -> None:
+    """Warns of a prefix, such as a language model's prompt, that leaves no room to continue it.
+
+    The largest length of an output includes the prefix; fairseq cuts a longer one without a word.
+    """
+    source = sample["net_input"].get("src_tokens")
+    if prefix_tokens is None or source is None or search.match_source_len:
+        return
+    given, room = int(search.max_len_a * source.size(1) + search.max_len_b), search.max_len - 1
+    most, length = min(given, room), prefix_tokens.size(1)
+    if length >= most:
+        options = f"--max-len-a {search.max_len_a:g} --max-len-b {search.max_len_b:g}"
+        logger.warning(
+            f"{options if given <= room else 'the positions of the model'}: at most {most} symbols, prefix or prompt "
+            f"included: one of {length} is {'cut' if length > most else 'not continued'}"
+        )
 
 
 @before(LexicallyConstrainedBeamSearch, "init_constraints")

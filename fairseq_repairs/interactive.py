@@ -135,7 +135,9 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
         return False
     if most is not None and length > most:
         unit = "frames" if is_speech else "tokens"
-        logger.warning(f"{shown}: is {length} {unit} long: must be <= {most}: left empty")
+        # The option helps where it sets the limit, and not the model, whose learned positions have a fixed number.
+        option = " (--max-source-positions)" if _longest_source(task.max_positions()) == most else ""
+        logger.warning(f"{shown}: is {length} {unit} long: must be <= {most}{option}: left empty")
     warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most
 

@@ -26,6 +26,7 @@ from fairseq_repairs.replace import at_once, before, in_groups, instead
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
+WORKER = " in DataLoader worker process "  # in the first line of an error that torch passes on from a data worker
 # torch's words for an embedding with another number of symbols.
 EMBEDDING = re.compile(
     r"size mismatch for (?P<side>\w*)[\w.]*embed_tokens\.weight: .*?\[(?P<there>\d+)(?P<width>, \d+)\].*?"
@@ -61,10 +62,12 @@ def print_errors_in_one_line() -> None:
 def one_line(error: BaseException) -> str:
     """An error's message in one line, with the error's type if the message is unclear without it."""
     text = str(error)
+    if WORKER in text.partition("\n")[0]:  # its message ends with the worker's traceback
+        text = _end_of_traceback(text)
     if isinstance(error, MissingMandatoryValue):  # as of --bpe sentencepiece
         text = f"--{str(error.key).replace('_', '-')}: must be given"
     elif isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
-        text = re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
+        text = _end_of_traceback(text)
     elif isinstance(error, IndexError) and text == "index out of range in self":  # of an embedding
         text = "the data have a symbol beyond the dictionary: damaged, or binarized with another one?"
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
@@ -73,6 +76,11 @@ def one_line(error: BaseException) -> str:
         text += f" ({without_lists(error.__context__)})"
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+def _end_of_traceback(text: str) -> str:
+    """The last line, without the error's type."""
+    return re.sub(r"^[\w.]*?(\w+(?:Error|Exception|Interrupt)): ", "", text.strip().splitlines()[-1])
 
 
 def without_lists(error: BaseException) -> str:

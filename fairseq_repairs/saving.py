@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 TRIES, PAUSE = 3, 2.5  # seconds between tries, because a network disk may recover
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors for which waiting does not help
-# The names of checkpoints; the group is the suffix of a run or, of sharded states, of a rank (--checkpoint-suffix).
-NAME = re.compile(r"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)(.*)\.pt")
+# The names of checkpoints, before the suffix of a run or, of sharded states, of a rank (--checkpoint-suffix).
+NAME = r"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+_-?\d+\.\d+)"
 
 
 @before(checkpoint_utils, "verify_checkpoint_directory")
@@ -79,13 +79,13 @@ def _write_error(error: OSError, path: str) -> OSError:
 
 def newest_intact(beside: Path) -> Path | None:
     """The newest intact checkpoint of the run to which a file belongs, in the same folder; None if there is none."""
-    suffix = _suffix(beside)
-    files = [path for path in beside.parent.glob("checkpoint*.pt") if _suffix(path) == suffix]
+    suffix = re.escape(_suffix(beside))
+    files = [path for path in beside.parent.glob("checkpoint*.pt") if re.fullmatch(rf"{NAME}{suffix}\.pt", path.name)]
     files = [path for path in files if path.is_file()]  # no links to files that are gone
     found = sorted(files, key=os.path.getmtime, reverse=True)
     return next((path for path in found if damage(path) is None), None)
 
 
 def _suffix(path: Path) -> str:
-    found = NAME.fullmatch(path.name)
+    found = re.fullmatch(rf"{NAME}(.*)\.pt", path.name)
     return found[1] if found else ""

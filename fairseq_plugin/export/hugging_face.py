@@ -148,21 +148,16 @@ def write(
     Args:
         folder: where to write. If the target has its own dictionary, its tokenizer is in the subfolder `target`.
         config, weights: from :func:`converted`.
-        dictionaries: of the source and the target, or of a language model.
+        dictionaries: of the source and the target, or of a language model, with the model's numbers of symbols.
         pieces: the sentencepiece model of the training text; None if it was split at spaces.
 
     Raises:
-        ValueError: if a dictionary and the model have different numbers of symbols, or no tokenizer can follow
-            `pieces`, see :func:`_read_pieces`.
+        ValueError: if no tokenizer can follow `pieces`, see :func:`_read_pieces`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     is_translation = config["model_type"] == "fsmt"
-    sizes = [config["src_vocab_size"], config["tgt_vocab_size"]] if is_translation else [config["vocab_size"]]
-    for dictionary, size in zip(dictionaries, sizes, strict=True):
-        if len(dictionary) != size:
-            raise ValueError(f"--dictionary: has {len(dictionary)} symbols: must have the model's {size}")
     make_folder(folder)
     source, target = dictionaries[0], dictionaries[-1]
     eos = source.eos()
@@ -184,8 +179,13 @@ def write(
 
 
 def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, start: int | None) -> None:
-    """start: the symbol that precedes a language model's text, fairseq's end of a sentence unless `--add-bos-token`;
-    None for a translation's sentence, which that end ends."""
+    """Writes the tokenizer of a dictionary.
+
+    Args:
+        folder: made if it is missing.
+        dictionary, pieces: see :func:`tokenizer`.
+        start: the symbol before a language model's text; None for translation, whose sentences have one at the end.
+    """
     make_folder(folder)
     end = dictionary.eos()
     template = f"$A {dictionary[end]}" if start is None else f"{dictionary[start]} $A"

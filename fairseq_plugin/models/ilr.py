@@ -53,7 +53,7 @@ class IntraLayerRecurrenceOptions(LanguageOptions):
     embedding_std: float = option(
         lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02, least=0
     )
-    block_loops: int = option(1, "2 or more: how often the stack runs, in place of a reuse map, also the preset's")
+    block_loops: int = option(1, "how often the stack runs; 2 or more replace any reuse map, the preset's included")
     reuse_map: str | None = option(
         None,
         "how often each layer runs in succession: 4,2,1,1 runs the first of four layers four times",

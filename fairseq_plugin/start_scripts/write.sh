@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --task language_modeling \
-    --path checkpoints/checkpoint_best.pt --sampling --sampling-topp 0.9 --beam 1 \
+    --path checkpoints/checkpoint_best.pt --sampling --sampling-topp 0.9 --beam 1 --max-len-a 1 --max-len-b 199 \
     --bpe sentencepiece --sentencepiece-model checkpoints/sentencepiece.bpe.model | awk -F '\t' '/^D-/ { print $3 }'

@@ -14,6 +14,7 @@ import sentencepiece
 from recurrence.files import require_small
 
 MOST_UNKNOWN = 0.01
+LONGEST_LINE = 1 << 30  # bytes: the most that sentencepiece takes
 
 
 def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
@@ -36,6 +37,7 @@ def train(model: Path, files: list[Path], pieces: int, kind: str) -> None:
         vocab_size=pieces,
         model_type=kind,
         character_coverage=1.0,
+        max_sentence_length=LONGEST_LINE,  # over 4,192 bytes, its default, it leaves a line out
         hard_vocab_limit=False,
         minloglevel=1,
     )

@@ -63,7 +63,7 @@ class Controls(ABC):
         """Options of a narrower model with as many heads.
 
         Args:
-            steps: a negative number; each makes the model narrower by the least that leaves its heads whole columns.
+            steps: a negative number; each takes one or two columns off each head.
             hidden: see :meth:`more_heads`.
         """
 

@@ -273,6 +273,8 @@ def test_a_comparison_from_end_to_end(corpus, tmp_path):
     assert not output.exists()
     commands = [shlex.split(line) for line in said.splitlines() if "fairseq_cli.train" in line]
     assert len(commands) == 3
+    one = ["fairseq_cli.train", "--distributed-world-size", "1"]  # before the flags, which may have another
+    assert all(command[command.index(one[0]) :][:3] == one for command in commands)
     run(*words)
     runs = pd.read_csv(output / "runs.csv")
     assert list(runs["row"]) == ["looped", "once", "storage", "storage_time"]

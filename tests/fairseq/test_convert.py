@@ -305,6 +305,19 @@ def test_the_folder_of_the_result_is_made(tmp_path, rejected):
     assert "Not a directory" in rejected(convert.main, "unshare", shipped, out / "below" / "out.pt")
 
 
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [("missing", "no such folder"), ("file.py", "No module named"), ("broken", "No module named 'nowhere'")],
+)
+def test_a_user_dir_that_cannot_be_imported_is_named(module, reason, tmp_path, rejected):
+    (tmp_path / "file.py").touch()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text("import nowhere\n")
+    shipped, user_dir = WEIGHTS / "ringformer_small.pronounce" / "model.pt", tmp_path / module
+    said = rejected(convert.main, "unshare", shipped, tmp_path / "out.pt", "--user-dir", user_dir)
+    assert f"--user-dir={user_dir}: {reason}" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -13,9 +13,7 @@ from fairseq_plugin.tasks.copying import CopyingTask
 from tests.support import language, models
 
 ONE_MATRIX = "--adaptive-input-cutoff none --adaptive-softmax-cutoff none"
-ASCENDING = (
-    "must be 'none' or ascending whole numbers below 23, the number of symbols, with at least 2 symbols in each band"
-)
+ASCENDING = "must be 'none' or ascending whole numbers, each > 0 and < 23, the number of symbols"
 # architecture: flags: the error
 BAD = {
     "ringformer_tiny": {
@@ -81,9 +79,9 @@ BAD = {
         "--decoder-order 0,0,1 --decoder-unique-layers 2": "--decoder-unique-layers=2: conflicts with --decoder-o",
         "--decoder-order 0,0 --share-layer-num 2": "--share-layer-num=2: conflicts with --decoder-order=0,0",
         "--adaptive-input-cutoff 8,23": f"--adaptive-input-cutoff=8,23: {ASCENDING}",
-        "--adaptive-input-cutoff 1": f"--adaptive-input-cutoff=1: {ASCENDING}",
-        "--adaptive-input-cutoff 8,9": f"--adaptive-input-cutoff=8,9: {ASCENDING}",
-        "--adaptive-softmax-cutoff 1": f"--adaptive-softmax-cutoff=1: {ASCENDING}",
+        "--adaptive-input-cutoff 1": "--adaptive-input-cutoff=1: the first band must hold symbols 0 to 1",
+        "--adaptive-input-cutoff 8,9": "--adaptive-input-cutoff=8,9: each band must have more than 1 symbol",
+        "--adaptive-softmax-cutoff 1": "--adaptive-softmax-cutoff=1: the first band must hold symbols 0 to 1",
         f"{ONE_MATRIX} --adaptive-input-factor 2": "--adaptive-input-factor=2.0: needs bands",
         "--adaptive-input-factor 40": "--adaptive-input-factor=40.0: must be >= 1 and leave the last of the 3 bands",
         f"{ONE_MATRIX} --decoder-embed-dim 0": "--decoder-embed-dim=0: must be >= 1",

@@ -22,6 +22,14 @@ def test_fewer_pieces_than_asked_for_and_texts_of_other_data_are_told(text, tmp_
     assert f"{other}: {model} does not know" in cli.python(SEGMENT, "encode", model, other, tmp_path / "pieces")
 
 
+def test_pieces_are_learnt_from_lines_of_any_length(text, tmp_path):
+    """sentencepiece would leave out those of over 4,192 bytes."""
+    (long := tmp_path / "long").write_text("γάτα " * 560, encoding="utf-8")  # 5,040 bytes
+    model = tmp_path / "p.model"
+    cli.python(SEGMENT, "train", model, "--pieces", "60", text, long)
+    assert cli.python(SEGMENT, "encode", model, long, tmp_path / "pieces") == ""  # knows all pieces
+
+
 def test_other_encodings_and_missing_folders_are_named(text, tmp_path):
     missing = tmp_path / "missing" / "p.model"
     said = cli.python(SEGMENT, "train", missing, "--pieces", "20", text, fails=True)

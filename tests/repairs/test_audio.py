@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ import torch
 
 pytest.importorskip("kaldi_native_fbank", reason="the extra speech is not installed")
 import soundfile
+from fairseq.data import Dictionary
 from fairseq.data.audio import audio_utils
-from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDatasetCreator
+from fairseq.data.audio.data_cfg import S2TDataConfig
+from fairseq.data.audio.speech_to_text_dataset import SpeechToTextDataset, SpeechToTextDatasetCreator
 from fairseq.tasks.speech_to_text import SpeechToTextTask
+from torch.utils.data import DataLoader
 
 from fairseq_repairs import audio, interactive
+from fairseq_repairs.messages import one_line
 from tests.support.audio import stored_zip, tone
 
 
@@ -152,6 +157,30 @@ def test_what_a_list_of_utterances_lacks_is_named(header, row, message):
         SpeechToTextDatasetCreator._from_list("train", True, samples, None, None, None, None, 1, None)
 
 
+def test_transcripts_of_unknown_words_are_warned_of(tmp_path, caplog):
+    """Of 50 words one is 2 %, which is not many."""
+    (tmp_path / "config.yaml").write_text("{}")
+    cfg, known = S2TDataConfig(tmp_path / "config.yaml"), " ".join(["one"] * 49)
+    words = Dictionary()
+    words.add_symbol("one")
+    for name, text in {"valid": f"{known} two", "test": "one two three"}.items():
+        found = SpeechToTextDataset(name, False, cfg, ["x.wav"], [50], tgt_texts=[text], tgt_dict=words)
+        assert found.tgt_lens == [len(text.split())]
+    assert [message.partition(": is it")[0] for message in caplog.messages] == [
+        "test.tsv: 66.7 % of its words are not in the dictionary, such as two"
+    ]
+
+
+def test_a_bad_file_is_named_by_a_data_worker(tmp_path):
+    path = tmp_path / "none.wav"
+    features = DataLoader(
+        [str(path)], num_workers=1, collate_fn=lambda paths: audio_utils.get_features_or_waveform(*paths)
+    )
+    with pytest.raises(ValueError, match="in DataLoader worker process 0") as raised:
+        next(iter(features))
+    assert one_line(raised.value) == f"{path}: cannot be read as speech: no such file"
+
+
 def test_a_bad_file_is_named_once(tmp_path, caplog):
     """soundfile's error names it, too, and so did the warning of fairseq-interactive."""
     path, task = tmp_path / "text.wav", SpeechToTextTask.__new__(SpeechToTextTask)
@@ -165,10 +194,16 @@ def test_a_bad_file_is_named_once(tmp_path, caplog):
 
 
 def test_a_long_file_is_told_in_frames(tmp_path, caplog):
+    """With the option that allows more, unless the model does not."""
     path, task = tmp_path / "speech.npy", SpeechToTextTask.__new__(SpeechToTextTask)
+    task.args = Namespace(max_source_positions=8, max_target_positions=8)
     np.save(path, np.zeros((9, 80), dtype=np.float32))
-    assert not interactive._is_readable(str(path), task, (8, 8), None)
-    assert caplog.messages == [f"{path}: is 9 frames long: must be <= 8: left empty"]
+    for most in (8, 7):
+        assert not interactive._is_readable(str(path), task, (most, most), None)
+    assert caplog.messages == [
+        f"{path}: is 9 frames long: must be <= 8 (--max-source-positions): left empty",
+        f"{path}: is 9 frames long: must be <= 7: left empty",
+    ]
 
 
 def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monkeypatch, caplog):

@@ -28,6 +28,12 @@ Traceback (most recent call last):
 fairseq.SomeError: no
 ValueError: --lr 0: must be > 0
 """
+WORKER = """Caught {} in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "worker.py", line 1, in _worker_loop
+    data = fetcher.fetch(index)
+{}
+"""
 NO_FIT = Exception("no fit.")
 NO_FIT.__context__ = RuntimeError("sizes:\n\t2, 3")
 NO_FIT_OF_MANY = Exception("no fit.")
@@ -46,6 +52,10 @@ LINES = {
     "Exception: no fit. (sizes: 2, 3)": NO_FIT,
     'Exception: no fit. (Error(s) in loading state_dict for X: Missing key(s): "a" and 2 more. )': NO_FIT_OF_MANY,
     "--lr 0: must be > 0": torch.multiprocessing.ProcessRaisedException(RANK, 1, 1),
+    "x.wav: no such file": ValueError(
+        WORKER.format("AudioError", "fairseq_repairs.audio.AudioError: x.wav: no such file")
+    ),
+    "RuntimeError: y": RuntimeError(WORKER.format("RuntimeError", "RuntimeError: y")),
     "x" * 600 + " ...": ValueError("x" * 10_000),
 }
 

@@ -72,7 +72,7 @@ class TestTranslation:
         found = upstream.answer(data, path, lines, "--buffer-size", "3", "--batch-size", "2", "--max-len-b", "4")
         assert sorted(found) == [0, 1, 2, 3]
         assert (bool(found[0]), found[1], found[2]) == (True, "", "")
-        assert re.search(r"is 1101 tokens long: must be <= \d+: left empty", said.text)
+        assert re.search(r"is 1101 tokens long: must be <= \d+( \(--max-source-positions\))?: left empty", said.text)
         assert "foo bar: 2 of 2 symbols are unknown" in said.text
 
     def test_a_loss_that_is_no_number_is_named(self, model, data, tmp_path):
@@ -86,7 +86,7 @@ def test_a_source_ends_before_the_words_that_its_translation_must_contain(traine
     found = upstream.answer(data, path, "one two two one\tfünf vier\none two two one two\tfünf\n", *flags)
     assert {"fünf", "vier"} <= set(found[0].split())
     assert found[1] == ""
-    assert "is 6 tokens long: must be <= 5" in said.text
+    assert "is 6 tokens long: must be <= 5 (--max-source-positions)" in said.text
     with pytest.raises(ValueError, match="^--lm-path: fairseq-interactive reads no language model"):
         upstream.answer(data, path, "one\n", *flags, "--lm-path", path)
 
@@ -284,6 +284,24 @@ class TestLanguageModel:
         assert sorted(found) == [0, 1]
         assert found[0].startswith("one")
 
+    @pytest.mark.parametrize(
+        ("words", "more", "most", "wrong"),
+        [
+            (3, 0, 2, "--max-len-a 0 --max-len-b 2: at most 2 symbols, prefix or prompt included: one of 3 is cut"),
+            (3, 0, 3, "--max-len-a 0 --max-len-b 3: at most 3 symbols, .*: one of 3 is not continued"),
+            (11, 0, 20, "the positions of the model: at most 11 symbols, .*: one of 11 is not continued"),
+            (10, 0, 20, ""),
+            (3, 1, 0, ""),
+        ],
+    )
+    def test_a_prompt_that_fills_the_output_is_told(self, words, more, most, wrong, trained_once, said):
+        (data, path), prompt = trained_once("transformer_lm"), " ".join(["one"] * words)
+        flags = ("--task", "language_modeling", "--max-len-a", more, "--max-len-b", most)
+        found = upstream.answer(data, path, f"{prompt}\n", *flags)[0]
+        assert found.startswith(prompt) == ("is cut" not in wrong)
+        told = [bool(re.fullmatch(wrong, message)) for message in said.messages if "prompt included" in message]
+        assert told == [True] * bool(wrong)
+
     @pytest.mark.parametrize("flags", [["--sample-break-mode", "eos"], ["--sample-break-mode", "complete"]])
     def test_sentences_train(self, flags, data, tmp_path):
         upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
@@ -335,7 +353,22 @@ class TestSpeech:
         flags = ("--task", "speech_to_text", "--config-yaml", "config.yaml")
         expected = upstream.answer(data, path, f"{file}\n", *flags, *search)[0]
         hub = S2TTransformerModel.from_pretrained(str(path.parent), path.name, str(data), max_len_b=4, beam=2)
-        assert hub.predict(str(file)) == expected
+        assert hub.predict(str(file)) == hub.predict(file) == expected
+        with pytest.raises(TypeError, match="^predict takes the path of an audio file; Tensor is for models"):
+            hub.predict(torch.zeros(1, 16000))
+
+    def test_the_hub_tells_of_a_long_file(self, trained_once, said):
+        """It is read to its end nevertheless."""
+        data, path = trained_once("s2t_transformer")
+        file, search = data / "tone-test-0.wav", dict(max_len_b=4, beam=2)
+        found = []
+        for most in (6000, 9):
+            assert "max_source_positions" not in said.text
+            where = (str(path.parent), path.name, str(data))
+            hub = S2TTransformerModel.from_pretrained(*where, max_source_positions=most, **search)
+            found.append(hub.predict(file))
+        assert found[0] == found[1]
+        assert f"{file}: is 40 frames long, more than max_source_positions=9" in said.text
 
     def test_letters_are_fine_tuned_and_resumed(self, trained_once, tmp_path, monkeypatch):
         """The task stores its dictionary in the checkpoint."""

@@ -166,3 +166,9 @@ def test_a_run_resumes_from_none_of_another_suffix(tmp_path, name, suffix):
     assert saving.newest_intact(tmp_path / f"checkpoint_last{suffix}.pt") == own
     own.unlink()
     assert saving.newest_intact(tmp_path / f"checkpoint_last{suffix}.pt") is None
+
+
+def test_a_suffix_may_begin_with_a_digit(tmp_path):
+    """Epoch 1 of the suffix 2 is named like epoch 12 of none."""
+    save(STATE, str(tmp_path / "checkpoint12.pt"))
+    assert saving.newest_intact(tmp_path / "checkpoint_last2.pt") == tmp_path / "checkpoint12.pt"

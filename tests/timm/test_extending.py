@@ -145,8 +145,9 @@ def test_what_is_no_module_is_rejected(images, tmp_path, rejected):
         "none.py": (None, "must be a Python file, or a folder with"),
         "timm.py": ("", "must have another name"),
         "my.models.py": ("", "must have no dot in its name"),
-        "importing.py": ("import my_other_models", "No module named 'my_other_models'"),
-        "wrong.py": ("int('x')", "invalid literal for int()"),
+        "importing.py": ("import my_other_models", "ModuleNotFoundError: No module named 'my_other_models'"),
+        "wrong.py": ("int('x')", "ValueError: invalid literal for int()"),
+        "misspelt.py": ("improt os", "SyntaxError: invalid syntax"),
     }
     for name, (text, rule) in rules.items():
         path = tmp_path / name

@@ -17,7 +17,7 @@ from recurrence.errors import misfit
 from timm_plugin._config import DEPTH_OPTIONS, ImageConfig, near
 from timm_plugin._model import ImageModel
 from timm_plugin._saved import options_of
-from timm_plugin.checkpoints import create_model, is_registered, metadata_of, options_in, trained_with
+from timm_plugin.checkpoints import MALFORMED, create_model, is_registered, metadata_of, options_in, trained_with
 from timm_plugin.task import DeepSupervisionTask, hard_distillation, soft_distillation
 from timm_plugin.training.folders import different_classes, listed
 from timm_plugin.training.options import DEPTH, OptionError, reject
@@ -127,7 +127,7 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
 def _otherwise(file: str | None, model: nn.Module) -> str:
     """The options with which a file was trained, where the model has others, in brackets; empty if it has none.
 
-    Of many, such as the number of heads, the weights fit either way.
+    The weights fit whatever many options say, such as the number of heads.
     """
     before = _configuration(Path(file)) if file and isinstance(model, ImageModel) else None
     if before is None:
@@ -140,7 +140,7 @@ def _otherwise(file: str | None, model: nn.Module) -> str:
 
 def _configuration(checkpoint: Path) -> ImageConfig | None:
     """The options of the model that was trained, with its defaults; None if the checkpoint does not say."""
-    with suppress(OSError, TypeError, ValueError), torch.device("meta"):
+    with suppress(OSError, *MALFORMED), torch.device("meta"):
         saved = metadata_of(checkpoint)
         if "args" in saved and is_registered(str(saved.get("arch"))):
             options = options_of(checkpoint, saved["args"])

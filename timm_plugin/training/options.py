@@ -136,7 +136,7 @@ OF_TIMM = {
     "--initial-checkpoint": "give --model-kwargs checkpoint_path=FILE",
     "--drop": "give --model-kwargs drop_rate=RATE",
     "--drop-path": "give --model-kwargs drop_path_rate=RATE",
-    "--num-classes": "the folders of DATA say it",
+    "--num-classes": "the classes of the data say it",
     "--amp-dtype": "give --amp bfloat16 or --amp float16",
 }
 """What to do instead of each."""
@@ -228,7 +228,7 @@ def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add(
         "--warmup-prefix",
         action="store_true",
-        help="begin the cosine after the warm-up, at --lr (default: at the first update; the rate then drops to it)",
+        help="begin the cosine after the warm-up, at --lr (default: at the first update; the rate drops to it)",
     )
     add("--batch-size", type=int, default=128, help="images per batch and process")
     add("--grad-accum-steps", type=int, default=1, help="batches per update")
@@ -247,7 +247,9 @@ def _run(command_line: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="resume the run in --output, if there is one")
     add("--seed", type=int, default=1, help="random seed")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, or an accelerator such as cuda")
-    add("--compile", action="store_true", help="torch.compile the model, or each stored block of one of timm_plugin")
+    add(
+        "--compile", action="store_true", help="torch.compile the model, or each stored block of a model of timm_plugin"
+    )
 
 
 class OptionError(ValueError):

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 
@@ -25,8 +26,10 @@ def _imported(text: str) -> str:
         sys.path.insert(0, str(path.parent))
     try:
         found = importlib.import_module(name)
-    except (ImportError, TypeError, ValueError) as error:  # of the last two, argparse would not tell the reason
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    except Exception as error:  # of some, argparse would not tell the reason
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<frozen" not in frame.filename]
+        place = f"{frames[-1].filename}:{frames[-1].lineno}"
+        raise argparse.ArgumentTypeError(f"{text}: {type(error).__name__}: {error} ({place})") from None
     if Path(found.__file__ or "") != file:
         raise argparse.ArgumentTypeError(f"{text}: must have another name, as {name} is {found.__file__}")
     return text
