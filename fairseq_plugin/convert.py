@@ -222,7 +222,10 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
     else:
         options = vars(_run_options(state, _model_options(state)))
         pair = options.get("source_lang"), options.get("target_lang")
-        paths = [data / f"dict.{language}.txt" for language in (pair if all(pair) else infer_language_pair(data))]
+        pair = pair if all(pair) else infer_language_pair(data)
+        if not all(pair):
+            raise ValueError(f"--dictionary={data}: has no binarized data, whose names tell the languages; give a file")
+        paths = [data / f"dict.{language}.txt" for language in pair]
     for path in paths:
         if not path.is_file():
             raise ValueError(f"--dictionary={path}: no such file")

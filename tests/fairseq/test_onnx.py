@@ -152,7 +152,7 @@ class Served(serve.Model):
     def __init__(self, words: Dictionary, seed: int):
         self.about = dict(translates=False, longest=99, state={"text": ["batch", "past"]}, types={"text": "int64"})
         self.target, self.batch_dims, self.seed = words.symbols, {"text": 0}, seed
-        self.pad, self.eos, self.unk = words.pad(), words.eos(), words.unk()
+        self.pad, self.eos, self.unk, self.start = words.pad(), words.eos(), words.unk(), words.eos()
 
     def step(self, tokens, inputs):
         text = np.concatenate([inputs["text"], tokens], axis=1)
