@@ -20,7 +20,8 @@ STAND_INS = ("python", "torchrun", *(f"fairseq-{name}" for name in PROGRAMS))
 # For each of fairseq's commands. A data worker, fairseq's default, takes as long to start as a small model to train.
 HOST = ("--user-dir", PLUGIN, "--cpu", "--num-workers", "0")
 WORKER = ("--num-workers", "1")
-LAUNCHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+# Variables that launchers set, and the one that fairseq sets in a process that has used data workers.
+NOT_INHERITED = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PYTHONWARNINGS")
 TIMEOUT_SECONDS = 600
 
 ARCH = "ringformer_tiny"
@@ -70,7 +71,7 @@ def _program(name: str, fresh: bool = False) -> str:
 
 def environment() -> dict[str, str]:
     """This process's environment, with one thread."""
-    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return inherited | {"OMP_NUM_THREADS": "1"}
 
 
