@@ -83,12 +83,12 @@ class ImageModel(nn.Module, ABC):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """For :meth:`forward_intermediates`: the output, maps (B, C, rows, columns), prefixes (B, 0 or 1, C)."""
 
-    def check_pool(self, num_classes: int, global_pool: str) -> None:
-        """Raises ValueError if there cannot be as many classes, or the model does not have this pooling."""
+    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
+        """Raises ValueError if there cannot be as many classes, or the model does not have this pooling, if given."""
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes}: must be >= 0")
         pools = (*POOLS, "token") if self.num_prefix_tokens else POOLS
-        if global_pool not in pools:
+        if global_pool not in (None, *pools):
             raise ValueError(f"global_pool={global_pool!r}: must be one of {pools}")
 
     def get_classifier(self) -> nn.Module:
@@ -96,14 +96,11 @@ class ImageModel(nn.Module, ABC):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features.
-
-        Raises:
-            ValueError: as :meth:`check_pool` does, also where the model keeps its pooling.
-        """
-        pool = self.global_pool if global_pool is None else global_pool
-        self.check_pool(num_classes, pool)
-        self.num_classes, self.global_pool = num_classes, pool
+        """Replaces the classifier, and the pooling if given; with 0 classes the model returns the pooled features."""
+        self.check_pool(num_classes, global_pool)
+        if global_pool is not None:
+            self.global_pool = global_pool
+        self.num_classes = num_classes
         like = next(self.parameters())
         self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
         self.head.to(like.device, like.dtype)

@@ -294,7 +294,7 @@ class SReT(ImageModel):
         """The class token for each map of a batch, (B, C, 1, 1); None without class token."""
         return None if self.cls_token is None else self.cls_token.expand(x.shape[0], -1, -1, -1)
 
-    def check_pool(self, num_classes: int, global_pool: str) -> None:
+    def check_pool(self, num_classes: int, global_pool: str | None) -> None:
         """Also raises ValueError for classes of a map that is not pooled."""
         super().check_pool(num_classes, global_pool)
         if num_classes and global_pool == "" and not self.num_prefix_tokens:
@@ -303,9 +303,11 @@ class SReT(ImageModel):
     def pool(self, x: Tensor) -> Tensor:
         """The output of `forward_features` -> normalised (B, C).
 
-        If global_pool is "", it is unchanged; for a classifier, its tokens are normalised.
+        If global_pool is "", it is unchanged; for a classifier, its tokens are normalised. Raises ValueError for the
+        classes of a map, which timm's `reset_classifier` allows.
         """
         if not self.global_pool:
+            self.check_pool(self.num_classes, "")  # a new classifier may have been set since
             return self.norm(x) if self.num_classes else x
         tokens = x if self.num_prefix_tokens else x.flatten(2).transpose(1, 2)
         return self.norm(global_pool_nlc(tokens, self.global_pool, self.num_prefix_tokens))
