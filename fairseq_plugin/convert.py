@@ -236,7 +236,8 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
     for side, path, dictionary, symbols in zip(CORPUS_SIDES, paths, dictionaries, map(len, numbered)):
         if len(dictionary) != symbols:
             raise ValueError(f"--dictionary={path}: has {len(dictionary)} symbols: must have the model's {symbols}")
-        if digest(dictionary) != state.get(DIGESTS, {}).get(side, digest(dictionary)):
+        trained = state.get(DIGESTS, {}).get(side)  # which fairseq alone does not store
+        if trained is not None and trained != digest(dictionary):
             rule = "must be the one of the model's training; has other symbols, or in another order"
             raise ValueError(f"--dictionary={path}: {rule}")
     return dictionaries
