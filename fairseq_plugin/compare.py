@@ -96,7 +96,7 @@ class TextComparison(Comparison):
 
     @property
     def imports(self) -> Sequence[str]:
-        """On a CPU, fairseq, but not the plugin, whose repairs depend on the command."""
+        """On a CPU, fairseq's modules without the plugin, whose repairs depend on the command; on a GPU, none."""
         return UPSTREAM if self.args.cpu or not torch.cuda.is_available() else ()
 
     @property
@@ -131,7 +131,8 @@ class TextComparison(Comparison):
         checkpoints, flags = folder / "checkpoints", [*row.flags, *self._lasting(length)]
         of_run = ["--user-dir", user_dir(self.args), "--seed", seed, "--save-dir", checkpoints]
         best = checkpoints / ("checkpoint_last.pt" if self.args.disable_validation else "checkpoint_best.pt")
-        one = ["--distributed-world-size", "1"]  # not every GPU, which fairseq takes by default; the flags may say more
+        # By default, fairseq takes every GPU. A row's own flags come later, so they may ask for more than one process.
+        one = ["--distributed-world-size", "1"]
         train = ["fairseq_cli.train", *one, *flags, *of_run]
         return [python_step("train", train, flags, self._trained), self._scoring(best)]
 

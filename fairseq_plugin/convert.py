@@ -224,7 +224,8 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
         pair = options.get("source_lang"), options.get("target_lang")
         pair = pair if all(pair) else infer_language_pair(data)
         if not all(pair):
-            raise ValueError(f"--dictionary={data}: has no binarized data, whose names tell the languages; give a file")
+            rule = "has no binarized data, whose file names give the languages; must be a dictionary file"
+            raise ValueError(f"--dictionary={data}: {rule}")
         paths = [data / f"dict.{language}.txt" for language in pair]
     for path in paths:
         if not path.is_file():
@@ -238,7 +239,7 @@ def _load_dictionaries(state: dict[str, Any], data: Path, model: BaseFairseqMode
             raise ValueError(f"--dictionary={path}: has {len(dictionary)} symbols: must have the model's {symbols}")
         trained = state.get(DIGESTS, {}).get(side)  # which fairseq alone does not store
         if trained is not None and trained != digest(dictionary):
-            rule = "must be the one of the model's training; has other symbols, or in another order"
+            rule = "must be the one of the model's training; its symbols or their order differ"
             raise ValueError(f"--dictionary={path}: {rule}")
     return dictionaries
 

@@ -118,7 +118,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def add_args(cls, parser) -> None:
-        """Adds the options, in place of those by which a model rejects them."""
+        """Adds the options; they replace those of the same names that a model adds only to reject them."""
         super().add_args(parser.add_argument_group(ELASTIC, conflict_handler="resolve"))
 
     def forward(self, model, sample, reduce: bool = True):
@@ -247,12 +247,13 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             rule = "must be legacy_ddp with an adaptive softmax, some bands of which may have no target"
             raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
         if idle and cfg.ddp_backend not in SKIPS_IDLE:
-            rule = "gives passes that did not run gradients of zero, by which momentum moves them; must be pytorch_ddp"
-            raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")
+            rule = "gives zero gradients to passes that did not run, so that momentum moves their parameters"
+            raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}; must be pytorch_ddp")
         if cfg.mixed_depth and (idle or cfg.find_unused_parameters):
             raise ValueError("--mixed-depth: its two runs of the model conflict with --find-unused-parameters")
         if idle and not cfg.find_unused_parameters:
-            raise ValueError("--find-unused-parameters: must be given in several processes, as passes own parameters")
+            rule = "must be given in several processes, because parameters of passes that do not run have no gradient"
+            raise ValueError(f"--find-unused-parameters: {rule}")
 
 
 def depth_ranges(text: str, sides: int) -> list[tuple[int, int]]:

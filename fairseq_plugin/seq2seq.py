@@ -90,8 +90,9 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
     Attributes:
         reads_text: whether its encoder does; otherwise it reads speech.
-        full_context_alignment: True: fairseq aligns by one pass over the finished translation. The steps of a search
-            keep attention only in a model prepared for it, and a hub interface does not prepare its model.
+        full_context_alignment: True: fairseq aligns by running the decoder once over the finished translation. The
+            steps of a search keep attention only in a model prepared for it, and a hub interface does not prepare its
+            model.
         profiled: buffer, whether Admin's vectors have their values, so that checkpoints store it; None without Admin.
     """
 

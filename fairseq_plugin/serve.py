@@ -1,7 +1,7 @@
 """Translates or continues text: `python serve.py FOLDER [--beam 5] [--tokenized] < lines`.
 
-`python -m fairseq_plugin.convert onnx` writes the folder. This file needs onnxruntime and numpy, and sentencepiece
-where the folder has pieces and lines are raw text, nothing else, and may be copied anywhere. The search is that of
+`python -m fairseq_plugin.convert onnx` writes the folder. This file may be copied anywhere. It needs only onnxruntime
+and numpy, and sentencepiece if the folder has pieces and the lines are raw text. The search is that of
 fairseq-generate: the same tokens for the same model.
 """
 

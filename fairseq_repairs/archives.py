@@ -22,9 +22,10 @@ UNPACKED: list[tempfile.TemporaryDirectory] = []  # which Python removes when it
 def unpack_archives(load: Callable, archive_file: str) -> str:
     """The folder of a model: itself, or what an archive holds.
 
-    fairseq deletes the archive, whoever's it is, and moves what the common beginning of the names in it points to in
-    its place: any file or folder, for an absolute name, and nothing, for files without a folder whose names begin
-    alike. If there is no such file, `from_pretrained` joins None and a file name.
+    fairseq deletes the archive, even the user's own, and moves to its place whatever the common beginning of the names
+    in it points to. With absolute names, that may be any file or folder of this machine; where files without a folder
+    merely have names that begin alike, it is nothing, and the move fails. If there is no such archive,
+    `from_pretrained` joins None and a file name.
 
     Raises:
         FileNotFoundError: if there is no such folder or archive.

@@ -62,7 +62,8 @@ def rebuild_array(*unused) -> np.ndarray:
 
 # The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
 # counts as arrays (int64 on one rank, float64 on several). numpy 1 and numpy 2 pickle the rebuild function under
-# different names. A name without a dot cannot be in a file: such a type is only made by what is.
+# different names. A file names a type with its module: one whose name here has no dot can only come from a type or
+# function that a file may name.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
     Dictionary,
@@ -239,7 +240,9 @@ def load_safely(path: str | Path) -> dict[str, Any]:
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is not a plain file; a CheckpointError, naming the type if that is not allowed, if it is one.
+        ValueError: it is not a plain file.
+        CheckpointError: it is a file, but not an intact checkpoint; names the type if it refers to one that is not
+            allowed. Also a ValueError.
     """
     with _explained(path):
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -77,7 +77,7 @@ def show_help_of_the_architecture(
 
 
 def _show_defaults(parser: ArgumentParser, words: Sequence[str]) -> None:
-    """Adds the given architecture's defaults to the help of its options, whose parser has none."""
+    """Adds the given architecture's defaults to the help of its options, for which fairseq's parser has none."""
     reader, preset = ArgumentParser(add_help=False), Namespace()
     reader.add_argument("--arch", "-a")
     arch = reader.parse_known_args(words)[0].arch

@@ -158,7 +158,7 @@ def evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
 def reject_no_tokens(results: dict[str, float], *args, **kwargs) -> None:
     """Rejects a text of which no token is evaluated; `fairseq-eval-lm` prints a perplexity of 1.00."""
     if results["loss"] == 0:
-        raise ValueError("no token was evaluated: every block is too long, or in another of the --num-shards")
+        raise ValueError("no token was evaluated: every block is too long, or in a shard other than --shard-id")
 
 
 @instead(LanguageModelingTask, "eval_lm_dataloader")

@@ -143,8 +143,8 @@ def warn_of_long_prefixes(
     if length >= most:
         options = f"--max-len-a {search.max_len_a:g} --max-len-b {search.max_len_b:g}"
         logger.warning(
-            f"{options if given <= room else 'the positions of the model'}: at most {most} symbols, prefix or prompt "
-            f"included: one of {length} is {'cut' if length > most else 'not continued'}"
+            f"{options if given <= room else 'the positions of the model'}: an output has at most {most} symbols, its "
+            f"prefix or prompt included: a prefix of {length} symbols is {'cut' if length > most else 'not continued'}"
         )
 
 

@@ -87,7 +87,7 @@ def require_lines(path: str | Path) -> None:
 
 
 def require_plain(path: str | Path) -> None:
-    """Raises ValueError unless it is a file, or none; and for an archive that unpacks to more than its own size.
+    """Raises ValueError for what is no file, such as a pipe, and for an archive that unpacks to more than its own size.
 
     torch never compresses a checkpoint.
     """

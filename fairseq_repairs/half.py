@@ -30,8 +30,8 @@ def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[
     """Resumes `--fp16` and `--bf16` from the weights before rounding.
 
     fairseq stores the rounded weights only and starts its float32 copy anew from these, so a resumed run ends with
-    other weights than an uninterrupted one. Where the model has been changed since, its weight is not a rounded one of
-    these, and stays.
+    other weights than an uninterrupted one. A weight of the model that has been changed since is not the rounded form
+    of the saved one, and is kept as it is.
     """
     for now, saved in zip(_exact(optimizer), state.get(EXACT, ())):
         exact = saved.to(now.device)

@@ -1,4 +1,4 @@
-"""What commands log: no warnings about fairseq's own code, and no parameters that there are not."""
+"""What commands log: no warnings about fairseq's own code, and no shared parameters that do not exist."""
 
 import os
 import sys
@@ -41,6 +41,6 @@ def hide_warnings_about_fairseq() -> None:
 def ignore_absent_parameters(
     catalog: Callable, module: nn.Module, memo: dict | None = None, prefix: str = ""
 ) -> list[list[str]] | None:
-    """Leaves out what is None, such as the biases of layers without: fairseq logs them as one shared parameter."""
+    """Leaves out parameters that are None, such as absent biases: fairseq logs them all as one shared parameter."""
     found = catalog(module, memo, prefix)
     return found and [paths for paths in found if attrgetter(paths[0])(module) is not None]

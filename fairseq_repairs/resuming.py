@@ -306,9 +306,9 @@ def keep_place_in_epoch(extra: dict[str, Any] | None, trainer: Trainer, filename
 
 @before(EpochBatchIterator, "load_state_dict")
 def reject_place_after_the_epoch(batches: EpochBatchIterator, state: dict[str, Any]) -> None:
-    """Explains that the data or the batch size has changed where an epoch has fewer batches than are done of it.
+    """Says that the data or the batch size has changed, if an epoch has no more batches than were done when saving.
 
-    fairseq asks to report that to its developers.
+    fairseq asks the user to report this to its developers.
     """
     done, length = state.get("iterations_in_epoch", 0), len(batches)
     if state.get("version", 1) > 1 and done >= length > 0:

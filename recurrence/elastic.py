@@ -83,7 +83,12 @@ class TrainingDepth:
         return self.stops_of(self.depth(update), self.smallest(update))
 
     def stops_of(self, running: int, smallest: int = 1) -> list[int]:
-        """Those below `running` passes, from `smallest` on: of the depths that may be drawn, or else of all."""
+        """As :meth:`stops`, for an update of `running` passes: of the drawn depths or, if none are drawn, of all.
+
+        Args:
+            running: passes of the update.
+            smallest: depth that is a stop.
+        """
         passes, candidates = passes_at(self.order, running), self.drawn or range(self.step, running, self.step)
         depths = [depth for depth in candidates if smallest <= depth < running]
         return [depth for depth in depths if passes_at(self.order, depth) == passes[:depth]]

@@ -78,8 +78,8 @@ def _drop_early_entries(state_dict: dict, prefix: str) -> None:
     looping = state_dict.pop(f"{prefix}looping", None)
     if looping is not None and not looping > 0:
         logger.warning(
-            "%s: runs all passes, although each block ran once when the checkpoint was saved: its late loops, which "
-            "were removed since, had not begun",
+            "%s: runs all passes, although each block ran once when the checkpoint was saved: its training had late "
+            "loops, an option since removed, and they had not begun",
             prefix.rstrip("."),
         )
 

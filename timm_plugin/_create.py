@@ -47,7 +47,7 @@ def create(
     given = dict(given)
     for name in ("dynamic_img_size", "dynamic_img_pad"):
         if given.pop(name, False):
-            raise ValueError(f"{name}=True: {variant} takes images of the size that img_size gives")
+            raise ValueError(f"{name}=True: must not be given, because {variant} takes images of one size, img_size")
     saved = given.get("pretrained_model_args") or {}  # of a saved model, which timm has added to the given ones
     drop_removed(given, saved)
     drop_training_depths(given, saved)

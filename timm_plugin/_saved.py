@@ -116,7 +116,8 @@ def require_held(build: Callable[[], nn.Module], most: int, path: Path) -> None:
         return
     size = sum(parameter.numel() for parameter in model.parameters())
     if size > most:
-        raise ValueError(f"{path}: its options describe a model of {size:,} parameters: has room for {most:,} at most")
+        rule = f"must be <= {most:,}, for which it has room"
+        raise ValueError(f"{path}: its options describe a model of {size:,} parameters: {rule}")
 
 
 def require_held_tensors(part: Any, file: str | Path) -> None:

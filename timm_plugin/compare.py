@@ -111,7 +111,7 @@ class ImageComparison(Comparison):
             raise ValueError(f"--model={args.model}: must be a looped model of timm_plugin")
         for name, value in args.model_kwargs:
             if names_source(name):
-                rule = "the other rows would have no such weights to start from"
+                rule = "must not be given, because the other rows would have no such weights to start from"
                 raise ValueError(f"--model-kwargs {name}={value}: {rule}")
         self.args.resume = True
         options.check(args)
@@ -187,7 +187,7 @@ def _added_up(words: Sequence[str]) -> list[str]:
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    """The options that describe the model, which each row has its own of."""
+    """The options that describe the model; each row has its own."""
     parser.add_argument("--model")
     parser.add_argument("--model-kwargs", nargs="*")
     options.add_depth(parser)

@@ -101,7 +101,7 @@ class RecursiveDeiTConfig(RecursiveConfig):
         if not self.nll or self.loop_order != "external":
             return found
         if tuple(blocks) != (self.depth,):
-            rule = "has a projection after each run of the stack, which no stack that runs once has"
+            rule = "there is a projection after each run of the stack, but an unshared stack runs only once"
             left = f"leave out the rows that do not have {self.depth} blocks: narrow, deep and, unless loops=2, half"
             raise ValueError(f"loop_order='external': with nll=True {rule}; {left}")
         return {**found, "loop_order": self.loop_order}

@@ -92,9 +92,8 @@ def shared_order(args, side: str) -> Order:
     order = STRATEGIES[args.strategy].order(unique_layers, layers)
     if block_count(order) != unique_layers:
         logger.warning(
-            "unique layers %d: Figure 2 stores %d layers on the %s's side, because this number does not divide the "
-            "%d passes",
-            *(unique_layers, block_count(order), side, layers),
+            "--%s-unique-layers=%d: the rule of Figure 2 stores %d layers, because %d does not divide the %d passes",
+            *(side, unique_layers, block_count(order), unique_layers, layers),
         )
     return order
 

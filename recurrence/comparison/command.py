@@ -164,7 +164,8 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
         print("\n# then each row with every seed, at its best rate")
     numbers = _trainings(rows, args)
     for name in (name for name in numbers if name in TIMED):
-        print(f"\n# {name}: the commands of {TIMED[name]}, with as many {comparison.length} as take the time of looped")
+        fitting = f"as many {comparison.length} as fit into the time of looped"
+        print(f"\n# {name}: the commands of {TIMED[name]}, with {fitting}")
     print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}\n# {_estimate(comparison, rows, numbers)}")
 
 
@@ -178,7 +179,8 @@ def _estimate(comparison: Comparison, rows: Sequence[Row], numbers: Mapping[str,
     total = sum(numbers[name] * each for name, each in minutes.items())
     if math.isinf(total):
         return "they do not end: no option says how long they train"
-    return f"about {total:,.0f} minutes ({', '.join(said)}) by a few updates of each; validation and scoring take more"
+    each = f"({', '.join(said)}), estimated from a few updates of each"
+    return f"about {total:,.0f} minutes {each}; validation and scoring take more"
 
 
 def _trainings(rows: Sequence[Row], args: argparse.Namespace) -> dict[str, int]:
@@ -255,7 +257,7 @@ def _length(comparison: Comparison, looped: Values, control: Values) -> Length |
 
 
 def _planned(comparison: Comparison, rows: Sequence[Row], seeds: Sequence[int], output: Path) -> list[Run]:
-    """The runs but the timed ones, in order, seed by seed, so that an interrupted comparison has pairs."""
+    """All runs except the timed ones, seed by seed, so that an interrupted comparison already has pairs."""
     trained = [row for row in rows if row.name not in TIMED and _trained_as(row, rows) == row.name]
     return [_run(comparison, row, seed, output) for seed in seeds for row in trained]
 

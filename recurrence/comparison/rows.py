@@ -15,7 +15,10 @@ ROWS = {
     "looped": ("the looped model, as given", ""),
     "once": ("the same stored blocks, each run once", "Against the same blocks run once"),
     "storage": ("unshared, as deep as `once`, widened until it stores as much", "At equal storage"),
-    "half": ("unshared, half as deep, as wide as stores as much", "Against half the depth at equal storage"),
+    "half": (
+        "unshared, half as deep as `looped`, as wide as equal storage allows",
+        "Against half the depth at equal storage",
+    ),
     "narrow": ("a separate block for every pass, narrowed until it stores as much", "At equal storage and depth"),
     "deep": ("a separate block for every pass", "Against a separate block for every pass"),
     "storage_time": ("`storage`, trained for as long as `looped`", "At equal storage and training time"),

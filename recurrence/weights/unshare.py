@@ -100,7 +100,7 @@ def check(loop: Loop) -> None:
             raise ValueError(f"{left} of a pass: an upstream layer has no such parameter")
         if loop.blocks[0].pre_norm and _signals(own):
             raise ValueError(
-                "level signals of a pre-norm stack: they read the stream before the norm, no upstream layer does"
+                "level signals of a pre-norm stack: they read the stream before the norm, which no upstream layer does"
             )
 
 
@@ -168,7 +168,7 @@ def _scale_post_norm(sublayers: list[Part], epsilon: float) -> tuple[list[Part],
     sums = [math.sqrt(epsilon / part.epsilon) for part in sublayers]  # factor of each residual sum
     streams: list[Factor] = [factor * part.identity for factor, part in zip(sums, sublayers)]  # before each sublayer
     if any(0 in torch.as_tensor(stream) for stream in streams):
-        raise ValueError("residual coefficients: one of the stream itself is 0, an upstream layer always keeps it")
+        raise ValueError("residual coefficients: one of the stream itself is 0, but an upstream layer always keeps it")
     scaled = []
     for part, factor, stream, following in zip(sublayers, sums, streams, [*streams[1:], 1.0]):
         weight, bias = part.norm

@@ -341,7 +341,7 @@ def test_a_dry_run_estimates_all_trainings(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "# 26 trainings, logged in ROW/seedN/train.log and score.log" in said
     rows = "looped 4 x 6.0, once 4 x 4.0, storage 4 x 7.0, half 4 x 4.0, narrow 4 x 6.0, deep 4 x 4.0"
-    assert f"# about 136 minutes ({rows}, half_time 2 x as long as looped) by a few updates of each" in said
+    assert f"# about 136 minutes ({rows}, half_time 2 x as long as looped), estimated from a few updates" in said
 
 
 def test_what_is_left_is_said_after_each_training(tmp_path, capsys):

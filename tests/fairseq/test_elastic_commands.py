@@ -80,7 +80,7 @@ def test_two_ranks_equal_one_process(corpus, depth, tmp_path):
 
 REJECTED = {
     "--find-unused-parameters: must be given in several processes": DRAWN,
-    "--ddp-backend=legacy_ddp: gives passes that did not run gradients of": (*DRAWN, "--ddp-backend", "legacy_ddp"),
+    "--ddp-backend=legacy_ddp: gives zero gradients to passes that did not": (*DRAWN, "--ddp-backend", "legacy_ddp"),
     "--mixed-depth: its two runs": (*DRAWN, "--mixed-depth", "--find-unused-parameters"),
 }
 

@@ -74,4 +74,4 @@ def test_sequence_stores_more_layers_where_the_paper_does(caplog):
     """Figure 2 begins a new layer every N // M passes, so that M = 3 and N = 7 need four layers."""
     model = models.tiny("sequence", "--encoder-layers", "7", "--encoder-unique-layers", "3")
     assert model.encoder.loop.order == (0, 0, 1, 1, 2, 2, 3)
-    assert "unique layers 3: Figure 2 stores 4 layers on the encoder's side" in caplog.text
+    assert "--encoder-unique-layers=3: the rule of Figure 2 stores 4 layers" in caplog.text

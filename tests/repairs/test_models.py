@@ -287,9 +287,9 @@ class TestLanguageModel:
     @pytest.mark.parametrize(
         ("words", "more", "most", "wrong"),
         [
-            (3, 0, 2, "--max-len-a 0 --max-len-b 2: at most 2 symbols, prefix or prompt included: one of 3 is cut"),
-            (3, 0, 3, "--max-len-a 0 --max-len-b 3: at most 3 symbols, .*: one of 3 is not continued"),
-            (11, 0, 20, "the positions of the model: at most 11 symbols, .*: one of 11 is not continued"),
+            (3, 0, 2, "--max-len-a 0 --max-len-b 2: an output has at most 2 symbols, .*: a prefix of 3 symbols is cut"),
+            (3, 0, 3, ".* --max-len-b 3: an output has at most 3 symbols, .*: a prefix of 3 symbols is not continued"),
+            (11, 0, 20, "the positions of the model: an output has at most 11 .* of 11 symbols is not continued"),
             (10, 0, 20, ""),
             (3, 1, 0, ""),
         ],

@@ -76,7 +76,7 @@ def test_weights_load_where_new_tensors_are_on_the_meta_device(structure):
 
 @vision.every_model
 def test_images_of_any_size_are_rejected_by_name(name):
-    with pytest.raises(ValueError, match=f"dynamic_img_size=True: {name} takes images of the size that img_size gives"):
+    with pytest.raises(ValueError, match=f"dynamic_img_size=True: must not be given, because {name} takes"):
         timm.create_model(name, dynamic_img_size=True)
 
 

@@ -88,7 +88,7 @@ FLAGS = ["--epochs", "2", "--warmup-epochs", "0", "--batch-size", "12", "--worke
         (["--model-kwargs", "depth=1"], "runs each of its blocks once"),
         (["--depth-rang", "1-2"], "unrecognized arguments: --depth-rang 1-2"),  # it would be of all rows
         (["--seed", "3"], "--seed 3: is set by --seeds"),
-        (["--model-kwargs", "pretrained=1"], "--model-kwargs pretrained=1: the other rows would have no such weights"),
+        (["--model-kwargs", "pretrained=1"], "--model-kwargs pretrained=1: must not be given, because the other rows"),
         (["--epochs", "0"], "--epochs 0: must be > 0"),
         (["--seeds", "1,40000"], "--seeds 40000: must be in 0 .. 32767"),
         (["--rates", "1e-2,1e-4", "--min-lr", "5e-4"], "--min-lr 0.0005: must be <= --lr 0.0001"),
@@ -162,7 +162,7 @@ def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
     compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--depth-range", "1-3", "--dry-run"])
     said = capsys.readouterr().out
     assert "| half_time " in said
-    assert "\n# half_time: the commands of half, with as many epochs as take the time of looped\n" in said
+    assert "\n# half_time: the commands of half, with as many epochs as fit into the time of looped\n" in said
     assert "# about 0 minutes (looped 1 x 0.0, once" in said
     assert create.call_count <= 1 + 3 * 7 + 2 * 6 + 1
     assert not (tmp_path / "out").exists()

@@ -344,7 +344,7 @@ def test_a_model_larger_than_its_file_is_not_built(folder, rejected):
     path = saved(folder, args=argparse.Namespace(model_kwargs=kwargs))
     error = rejected(convert.main, "unshare", path, folder / "new")
     assert f"error: {path}: its options describe a model of 80," in error
-    assert " parameters: has room for " in error
+    assert " parameters: must be <= " in error
 
 
 HOSTILE = {

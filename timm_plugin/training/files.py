@@ -54,7 +54,7 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
         try:
             lines = [row for row in read_table(table) if None not in row.values() and int(row["epoch"]) < epoch]
         except (KeyError, TypeError, ValueError) as error:
-            reject("output", table, f"has no epochs ({error!r}); remove it, the run can be resumed without")
+            reject("output", table, f"has no epochs ({error!r}); remove it: the run can be resumed without it")
     if line:
         lines.append(line)
     if lines:

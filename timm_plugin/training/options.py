@@ -174,9 +174,9 @@ def _model(command_line: argparse.ArgumentParser) -> None:
     kwargs: dict[str, Any] = dict(type=key_value, nargs="*", action="extend", default=[])
     add("--model-kwargs", **kwargs, help="key=value ... for the model's constructor; checkpoint_path=FILE fine-tunes")
     add("--img-size", type=int, help="side of the images in pixels (default: the model's)")
-    add("--teacher", help="a registered name: learn only its soft labels, not those of the data (see --distillation)")
+    add("--teacher", help="a registered model, whose soft labels replace the labels of the data (see --distillation)")
     add("--teacher-kwargs", **kwargs, help="key=value ... for the teacher's constructor (default: as in its training)")
-    add("--teacher-checkpoint", help="its weights (default: the pretrained ones that timm downloads)")
+    add("--teacher-checkpoint", help="the teacher's weights (default: the pretrained ones that timm downloads)")
     add(
         "--distillation",
         choices=["soft", "hard"],
@@ -193,7 +193,8 @@ def add_depth(command_line: argparse.ArgumentParser) -> None:
         "--depth-warmup-updates",
         type=int,
         metavar="UPDATES",
-        help="updates over which the smallest depth that may be drawn (or that --pass-loss supervises) falls from full",
+        help="updates over which the smallest depth that may be drawn (or that --pass-loss supervises) falls from the "
+        "full one",
     )
     add("--mixed-depth", action="store_true", help="train at two depths in every update: all passes, and fewer")
     add(
@@ -223,7 +224,7 @@ def _augmentation(command_line: argparse.ArgumentParser) -> None:
 
 def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("optimisation").add_argument
-    add("--epochs", type=int, default=300, help="times that all images are seen")
+    add("--epochs", type=int, default=300, help="how often training sees all images")
     add("--warmup-epochs", type=float, default=WARMUP_EPOCHS, help="how many of --epochs warm up; may be a fraction")
     add(
         "--warmup-prefix",
