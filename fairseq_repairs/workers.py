@@ -1,7 +1,9 @@
-"""Data loader workers and threads end with their epoch."""
+"""Data loader workers are forks, and end with their epoch, as their threads do."""
 
 import inspect
+import multiprocessing
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,19 @@ def end_workers_with_epoch(built: None, batches: EpochBatchIterator, *args, **kw
     They stay until a garbage collection, one process more for every epoch and every validation.
     """
     batches.persistent_workers = False
+
+
+@after(EpochBatchIterator, "__init__")
+def fork_workers(built: None, batches: EpochBatchIterator, *args, **kwargs) -> None:
+    """Forks the workers of a rank that fairseq has spawned, as those of a single process are.
+
+    Such a rank would spawn them: they would not have these repairs, and could not unpickle a data set that holds its
+    task. Where processes are not forked (macOS, Python 3.14), the training process itself reads the batches.
+    """
+    if sys.platform == "linux" and multiprocessing.parent_process() is not None:
+        multiprocessing.set_start_method("fork", force=True)
+    if multiprocessing.get_start_method() != "fork":
+        batches.num_workers = 0
 
 
 @after(EpochBatchIterator, "_get_iterator_for_epoch", where=not BY_ATTRIBUTE)

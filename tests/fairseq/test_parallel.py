@@ -69,6 +69,15 @@ def test_init_method_and_world_size_start_the_ranks(corpus, expected, tmp_path):
     assert losses(log) == pytest.approx(expected, abs=0.0011)
 
 
+def test_workers_of_spawned_ranks_are_forks(tmp_path):
+    """Spawned ones would not have the repairs, and cannot unpickle a data set that holds its task."""
+    flags = ("--task", "automaton", "--arch", "ilr_small", "--criterion", "answer_cross_entropy", "--batch-size", "8")
+    ranks = ("--distributed-world-size", "2", "--disable-validation", "--no-save", "--optimizer", "adam")
+    lines = ("--max-update", "2", "--log-format", "json", "--log-interval", "1")
+    command = ("fairseq-train", *cli.HOST, *flags, *ranks, *cli.WORKER, *lines)
+    assert list(losses(cli.run(*command, "--save-dir", tmp_path))) == [1, 2]
+
+
 def test_a_rank_that_starts_no_process_does_not_end_with_success(corpus, tmp_path):
     meeting = ("--distributed-init-method", "tcp://localhost:29511", "--distributed-world-size", "2")
     log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--distributed-rank", "1", fails=True)
