@@ -8,6 +8,8 @@ Differs from fairseq: a matrix shared by input and softmax is stored under the i
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from fairseq import utils
 from fairseq.modules import AdaptiveInput, AdaptiveSoftmax
 from fairseq.modules.adaptive_softmax import TiedLinear
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from fairseq_plugin.embedding import BorrowingLinear
 from fairseq_plugin.options import Options, option
 from recurrence.errors import FieldError
+from recurrence.private_torch import is_plain
 
 NONE = "none"
 ONE = f"'{NONE}' for a single matrix"
@@ -120,12 +123,36 @@ def adaptive_softmax(args, dictionary, embedding) -> AdaptiveSoftmax:
         embedding if args.tie_adaptive_weights else None,
         args.tie_adaptive_proj,
     )
-    owners = {layer.weight: layer for layer in embedding.modules() if isinstance(layer, nn.Embedding | nn.Linear)}
+    bands = {layer.weight: band for band in getattr(embedding, "embeddings", ()) for layer in band}
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if isinstance(child, TiedLinear):
-                setattr(parent, name, BorrowingLinear(owners[child.weight], transpose=child.transpose))
+                band = bands[child.weight]
+                setattr(parent, name, BorrowingProjection(band) if child.transpose else BorrowingLinear(band[0]))
     return _with_written_buffers(module)
+
+
+class BorrowingProjection(BorrowingLinear):
+    """Multiplies by the transpose of the projection of a band, which the band stores.
+
+    Adapters and quantisation replace the projection, so the band is asked for it at every call. A replaced one is
+    called: its output for the unit matrix is the transpose of the matrix that it multiplies by.
+
+    Args:
+        owner: the band, an embedding and its projection.
+    """
+
+    @property
+    def weight(self) -> Tensor:
+        """The projection's, (C, width of the band)."""
+        return self.owner[1].weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., width of the band)."""
+        projection = self.owner[1]
+        if is_plain(projection):
+            return F.linear(x, projection.weight.t())
+        return F.linear(x, projection(torch.eye(projection.in_features, dtype=x.dtype, device=x.device)))
 
 
 def _as_stored(band: nn.Sequential, inputs: tuple, output: Tensor) -> Tensor:

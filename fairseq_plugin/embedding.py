@@ -129,13 +129,12 @@ class BorrowingLinear(nn.Module):
     Args:
         owner: the layer; of an embedding, (vocabulary, C), this is the output layer.
         bias: (out,); None for none.
-        transpose: whether the owner's weight is (in, out).
     """
 
-    def __init__(self, owner: nn.Embedding | nn.Linear, bias: nn.Parameter | None = None, transpose: bool = False):
+    def __init__(self, owner: nn.Module, bias: nn.Parameter | None = None):
         super().__init__()
         borrow(self, "owner", owner)
-        self.bias, self.transpose = bias, transpose
+        self.bias = bias
 
     @property
     def weight(self) -> Tensor:
@@ -144,7 +143,7 @@ class BorrowingLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        return F.linear(x, self.weight.t() if self.transpose else self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 def output_layer(width: int, vocabulary: int, bias: bool, tied: nn.Embedding | None, std: float | None) -> nn.Module:

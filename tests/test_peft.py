@@ -10,7 +10,7 @@ from tests.support import cases  # noqa: E402
 
 NAMES = ["ringformer_vit", "uit", "owf_vit", "recursive_mixer_s16", "sret_t"]
 NAMES += ["ringformer_base", "universal", "cycle", "one_wide_ffn_base", "recursive_wmt_en_de"]
-CASES = [*map(cases.case, [*NAMES, "ilr_small", "recurrent_lm"]), cases.case("cycle_lm", "one matrix")]
+CASES = [*map(cases.case, [*NAMES, "ilr_small", "recurrent_lm", "cycle_lm"]), cases.case("cycle_lm", "one matrix")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)

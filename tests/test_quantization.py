@@ -62,6 +62,15 @@ def test_dynamic_quantisation_converts_every_linear_layer(name):
     check(model, quantized, inputs)
 
 
+def test_a_language_model_s_tied_bands_are_those_of_its_checkpoint():
+    """Its softmax reads the projections of its embedding, which quantisation replaces."""
+    inputs = models.inputs("cycle_lm")
+    one, other = (quantize_dynamic(models.tiny("cycle_lm", seed=seed).float(), {nn.Linear}) for seed in (1, 2))
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        assert models.log_probabilities(other, *inputs).equal(models.log_probabilities(one, *inputs))
+
+
 @every_model
 @pytest.mark.parametrize("kind", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
 def test_torchao(name, kind):
