@@ -142,12 +142,16 @@ class ImageModel(nn.Module, ABC):
 
         Raises:
             RuntimeError: if that needs the number of the update, and it is not known.
+            ValueError: if `passes` does not have a number for each loop.
         """
+        loops = len(self.training_depths)
         if self.training:
             draws = self.deep_supervision or not self.supervises_depths
             drawn = [depth.drawn and draws for depth in self.training_depths]
             return [depth.depth(self.num_updates) if draw else None for depth, draw in zip(self.training_depths, drawn)]
-        return self.passes or [None] * len(self.training_depths)
+        if self.passes and len(self.passes) != loops:
+            raise ValueError(f"passes={tuple(self.passes)}: must have a number for each of the {loops} loops")
+        return self.passes or [None] * loops
 
     def may_idle(self) -> bool:
         """Whether some update leaves a parameter without a gradient; torch's DistributedDataParallel must know."""

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import global_pool_nlc, resample_abs_pos_embed, to_2tuple, trunc_normal_
+from timm.layers import global_pool_nlc, resample_abs_pos_embed_nhwc, to_2tuple, trunc_normal_
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -321,7 +321,7 @@ class SReT(ImageModel):
         """
         taken = take(len(self.stages), indices)
         stages = self.stages[: taken[-1] + 1] if stop_early else self.stages
-        depths = (None if self.training else self.passes) or [None] * len(stages)
+        depths = [None] * len(stages) if self.training else self.depths()
         maps, prefix, x = [], [], self.embed(x)
         token = self.class_tokens(x)
         for index, (stage, passes) in enumerate(zip(stages, depths)):
@@ -347,6 +347,7 @@ class SReT(ImageModel):
         shorter = taken[-1] < len(self.stages) - 1
         self.stages = self.stages[: taken[-1] + 1]
         self.training_depths = self.training_depths[: taken[-1] + 1]
+        self.passes = self.passes and self.passes[: taken[-1] + 1]
         if prune_norm or shorter:
             self.norm = nn.Identity()
         if shorter:
@@ -427,9 +428,7 @@ def join_token(x: Tensor, token: Tensor | None) -> Tensor:
 
 def resample_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
     """Positions (1, C, height, width) for another grid, by timm's function."""
-    old = table.shape[2:]
-    tokens = resample_abs_pos_embed(table.detach().flatten(2).transpose(1, 2), grid, old, num_prefix_tokens=0)
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    return resample_abs_pos_embed_nhwc(table.detach().permute(0, 2, 3, 1), grid).permute(0, 3, 1, 2)
 
 
 def _create_sret(variant: str, pretrained: bool, preset: dict[str, Any], given: dict[str, Any]) -> nn.Module:
@@ -447,13 +446,8 @@ _cfg = partial(sret_cfg, pool_size=(7, 7), first_conv="patch_embed.conv1", origi
 
 default_cfgs = generate_default_cfgs(
     {
-        "sret_ext": _cfg(),
-        "sret_t": _cfg(),
-        "sret_tl": _cfg(),
-        "sret_s": _cfg(),
-        "sret_t_global": _cfg(),
-        "sret_tl_global": _cfg(),
-        "sret_s_global": _cfg(),
+        **dict.fromkeys(("sret_ext", "sret_t", "sret_tl", "sret_s"), _cfg()),
+        **dict.fromkeys(("sret_t_global", "sret_tl_global", "sret_s_global"), _cfg()),
         "sret_nano.cifar10": _cfg(
             file=str(Path(__file__).parent / "weights" / "sret_nano.cifar10.safetensors"),
             license="mit",
@@ -463,8 +457,7 @@ default_cfgs = generate_default_cfgs(
             num_classes=10,
             label_names=CIFAR10,
         ),
-        "sret_108": _cfg(),
-        "sret_108_mixed": _cfg(),
+        **dict.fromkeys(("sret_108", "sret_108_mixed"), _cfg()),
     }
 )
 

@@ -38,8 +38,6 @@ class LayerState:
         Raises:
             RuntimeError: if gradients would have to flow through the state.
         """
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
         if self.seen is None:
             self._allocate(block, x)
         skipped = [None] * x.size(1) if padding is None else padding.unbind(1)
@@ -67,7 +65,10 @@ class LayerState:
         if block.accumulate:
             self.p[rows, now, place] = torch.where(after_first[:, None], self.p[rows, now, place], x)
             x = x + self.p[rows, 1 - now, place] / 2 * after_first[:, None]
-        q, self.inputs[rows, place] = _project(block, x)
+        q, projected = _project(block, x)
+        if projected.requires_grad:
+            raise RuntimeError("incremental decoding keeps no gradients: call it under torch.no_grad()")
+        self.inputs[rows, place] = projected
         keys_values = torch.cat([self.states[rows, 1 - now], self.inputs], dim=1)
         visible = torch.cat([after_first[:, None].expand_as(upto_place), upto_place], dim=1)
         h = _attend(block, x, q, keys_values, visible)

@@ -181,6 +181,13 @@ def test_intermediates_of_another_depth_are_those_of_the_output(model, loops, ma
     assert torch.equal(found[-1], last)
 
 
+def test_every_loop_has_a_number_of_passes():
+    model = vision.small("sret_t")
+    model.passes = [1]
+    with pytest.raises(ValueError, match=r"^passes=\(1,\): must have a number for each of"):
+        model.forward_features(vision.images(model))
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [("uit", dict(depth=4, depth_range=(1, 4))), ("sret_nano", dict(depth_range=(1, 2)))]
 )
