@@ -1,6 +1,6 @@
 # Everything runs in .venv: `make demo` puts what the demos need there, `make test` what development needs, each when it is
 # missing or older than setup.py. The default interpreter is Python 3.12 where there is one, for which fairseq-fixed has a
-# ready wheel; pyenv finds it by its variable.
+# ready wheel on x86-64; pyenv finds it by its variable.
 PYTHON ?= $(shell PYENV_VERSION=3.12 python3.12 -c "import sys; print(sys.executable)" 2>/dev/null || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -76,15 +76,18 @@ gpu: $(FULL)
 test-official:
 	tests/official.sh
 
-# A .venv of another Python version is cleared first; one of the same version is kept and brought up to date. Building
+# A .venv of another Python version, or without pip, is cleared first; one of the same version is kept and brought up to date. Building
 # beside the installed torch spares fairseq-fixed, where it is compiled, a torch of its own.
 PIP := $(BIN)/python -m pip install
 
 $(DEMO): setup.py
 	@test -n "$(VERSION)" || { echo "PYTHON=$(PYTHON): no such interpreter" >&2; exit 1; }
-	@test "$$($(BIN)/python -V 2>/dev/null)" = "Python $(VERSION)" || $(PYTHON) -m venv --clear $(VENV)
-	@echo "Installing into $(VENV): with torch several gigabytes, about 2 minutes. Where fairseq-fixed has no ready wheel"
-	@echo "(Python 3.11 and 3.13) it is compiled, which takes about 3 minutes more."
+	@case "$(VERSION)" in 3.11.* | 3.12.* | 3.13.*) ;; \
+		*) echo "PYTHON=$(PYTHON): is Python $(VERSION): must be 3.11, 3.12 or 3.13" >&2; exit 1 ;; esac
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 && test "$$($(BIN)/python -V)" = "Python $(VERSION)" || \
+		$(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing into $(VENV): with torch several gigabytes, about 2 minutes. Except with Python 3.12 on x86-64 Linux,"
+	@echo "fairseq-fixed is compiled, which needs a C++ compiler and takes about 3 minutes more."
 	$(PIP) "setuptools>=64" wheel cython "torch>=2.7" numpy
 	$(PIP) --no-build-isolation --editable ".[fairseq,timm,demo]"
 	@touch $@

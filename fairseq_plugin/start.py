@@ -164,9 +164,9 @@ def prepare(folder: Path, languages: Sequence[str], pieces: int) -> None:
         longest=LONGEST_LINE,
     )
     write_script(folder / "prepare.sh", script)
-    done = subprocess.run(["bash", folder / "prepare.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(["bash", folder / "prepare.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
-        raise ValueError(f"prepare.sh: {done.stdout.strip().splitlines()[-1]}")
+        raise ValueError(f"prepare.sh: {done.stdout.decode(errors='replace').strip().splitlines()[-1]}")
 
 
 def sides(languages: Sequence[str]) -> str:

@@ -16,15 +16,18 @@ fail() {
     exit 1
 }
 
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail "bash $BASH_VERSION: must be 4.4 or later"
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=${OUT:-$ROOT/out}
 FLAGS=("$@") # of the script that sources this file; less those it takes itself
 DRY_RUN=${DRY_RUN:-0}
 case $DRY_RUN in 0 | 1) ;; *) fail "DRY_RUN=$DRY_RUN: must be 0 or 1" ;; esac
 [[ ${THREADS:-1} =~ ^[1-9][0-9]*$ ]] || fail "THREADS=$THREADS: must be a whole number of at least 1"
-export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || echo 2)}}
+export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}}
 # fairseq uses deprecated interfaces of newer libraries; users of the recipes can do nothing about the warnings.
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore::FutureWarning,ignore::UserWarning}
+export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
 
 log() { printf '== %s\n' "$*" >&2; }
@@ -89,8 +92,9 @@ stages() {
 
 # need PROGRAM: fail if it is not on PATH.
 need() {
-    [ "$DRY_RUN" = 1 ] || command -v "$1" >/dev/null ||
-        fail "$1: not found; install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"
+    local remedy="install it"
+    if [[ $1 == fairseq-* ]]; then remedy="install the package with its extras (pip install '.[fairseq,demo]') and put its environment on PATH"; fi
+    [ "$DRY_RUN" = 1 ] || command -v "$1" >/dev/null || fail "$1: not found; $remedy"
 }
 
 # runs PROGRAM TABLE FILE ROW...: train the unfinished ones of these rows of a table, such as ringformer/table1, with the settings

@@ -2,6 +2,7 @@
 # Cuts the lines of text/ into pieces and numbers them. This has already run. If you change text/, run it again, and remove
 # checkpoints/*.pt, as a model knows only the pieces of its training.
 set -euo pipefail
+export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 cd "$(dirname "$0")"
 mkdir -p pieces checkpoints
 

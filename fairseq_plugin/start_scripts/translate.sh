@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Translates raw text from standard input, a sentence per line: echo "..." | ./translate.sh
 set -euo pipefail
+export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --path checkpoints/checkpoint_best.pt \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Continues the beginnings of texts from standard input, one per line: echo "..." | ./write.sh
 set -euo pipefail
+export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --task language_modeling \

@@ -1,7 +1,6 @@
 """What a recipe is asked to run: settings and flags, checked before anything starts. run.py lists them."""
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Annotated, Literal
 from kinds.base import SCALES, SWITCHES
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from rows import RECIPES, Run, TableError
+
+from recurrence.comparison.runs import cores
 
 Seed = Annotated[int, Field(ge=0, le=32767)]
 # Variables that the user may set for a recipe; the last two are for the preparation of data.
@@ -129,7 +130,7 @@ def read_request(environment: Mapping[str, str], words: list[str]) -> Request:
     if named in given:
         values["seeds"] = given[named].split()
     outer, *_nested = environment.get("OMP_NUM_THREADS", "").split(",")
-    values["threads"] = given.get("THREADS") or outer or len(os.sched_getaffinity(0))
+    values["threads"] = given.get("THREADS") or outer or cores()
     try:
         request = Request(flags=flags, **values)
     except ValidationError as error:

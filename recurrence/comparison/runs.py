@@ -198,8 +198,9 @@ class Runner:
         """
         if self.ended.is_set():
             return -signal.SIGTERM
-        threads = str(max(1, len(os.sched_getaffinity(0)) // self.jobs))
-        environment = {"OMP_NUM_THREADS": threads, **os.environ}  # MKL and oneDNN follow OpenMP
+        threads = str(max(1, cores() // self.jobs))
+        # MKL and oneDNN follow OpenMP. All texts are UTF-8, whatever the locale is.
+        environment = {"OMP_NUM_THREADS": threads, "PYTHONUTF8": "1", **os.environ}
         if self.imports and log and command.output is None and command.words[:2] == (sys.executable, "-m"):
             return self.fork(command, log, environment)
         part = command.output and command.output.with_name(command.output.name + ".part")
@@ -268,6 +269,11 @@ def appended(log: Path, begin: int, process: subprocess.Popen) -> Iterator[str]:
                 time.sleep(PAUSE)
     if line:
         yield line.decode(errors="replace") + "\n"
+
+
+def cores() -> int:
+    """Cores that this process may use or, where the system does not tell (macOS), all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_begun(runs: Sequence[Run]) -> None:

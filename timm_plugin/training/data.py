@@ -1,6 +1,7 @@
 """Data of the image trainer: the sets of images, their augmentation and timm's loaders."""
 
 import argparse
+import multiprocessing
 import tarfile
 from collections.abc import Iterable
 from typing import Any
@@ -135,7 +136,8 @@ def _loading(args: argparse.Namespace, model: nn.Module, device: torch.device) -
     return dict(
         **config,
         batch_size=args.batch_size,
-        num_workers=args.workers,
+        # Only forks have the repairs; other workers would turn 16-bit greys white.
+        num_workers=args.workers if multiprocessing.get_start_method() == "fork" else 0,
         distributed=args.distributed,
         device=device,
         pin_memory=device.type == "cuda",
