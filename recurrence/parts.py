@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recurrence.private_torch import func_is_active
@@ -50,12 +49,7 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden_width: int,
-        activation: Callable[[Tensor], Tensor] = F.relu,
-        bias: bool = True,
-        dropout: float = 0.0,
+        self, width: int, hidden_width: int, activation: Callable[[Tensor], Tensor], bias: bool, dropout: float
     ):
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)

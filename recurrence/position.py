@@ -233,13 +233,7 @@ class AttentionPositions(nn.Module):
         return dict(self_bias=mask)
 
     def causal_arguments(
-        self,
-        loop: Loop,
-        x: Tensor,
-        padding: Tensor | None,
-        start: int = 0,
-        kept: KeptKeys | None = None,
-        passes: int | None = None,
+        self, loop: Loop, x: Tensor, padding: Tensor | None, start: int, kept: KeptKeys | None, passes: int | None
     ) -> dict[str, Any]:
         """As :meth:`arguments`, under a causal mask; padding: (B, start + T) bool, None for no padding."""
         several = x.size(1) > 1

@@ -42,8 +42,6 @@ class RingFormerConfig(ViTConfig):
 class RingFormerViT(LoopedVisionTransformer):
     """One block, whose passes own their norms and level signals."""
 
-    unlike_upstream = "its level signals read the residual stream before the norm, and no layer of timm does"
-
     def __init__(self, **options: Any):
         super().__init__(RingFormerConfig.of(options))
 

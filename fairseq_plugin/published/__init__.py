@@ -62,7 +62,7 @@ def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDic
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
 
     Raises:
-        ValueError: the system is unknown, or naming a parameter that the published code does not have.
+        ValueError: the system is unknown, or its published code has no such parameter, or needs another one.
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
@@ -71,4 +71,6 @@ def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDic
     others = [key for key in own if key not in named and not FIXED.fullmatch(key)]
     if others:
         raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
+    if missing := sorted(named - own.keys()):
+        raise ValueError(f"{missing[0]}: the published code of {system} needs it ({len(missing)} in all)")
     return to_theirs(own, pieces)

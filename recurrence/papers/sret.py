@@ -167,8 +167,8 @@ class MixerBlock(nn.Module):
 
     def __init__(self, shape: Shape, recursion: Recursion, tokens: int, mixing_width: int, ffn_dropout: float):
         super().__init__()
-        self.mixing = TokenMixing(tokens, mixing_width, F.gelu, dropout=shape.activation_dropout)
-        self.ffn = FeedForward(shape.width, shape.ffn_width, F.gelu, dropout=shape.activation_dropout)
+        self.mixing = TokenMixing(tokens, mixing_width, F.gelu, True, shape.activation_dropout)
+        self.ffn = FeedForward(shape.width, shape.ffn_width, F.gelu, True, shape.activation_dropout)
         self.sublayer = Sublayer(shape.dropout, pre_norm=True)
         self.ffn_sublayer = Sublayer(ffn_dropout, pre_norm=True)
         self.norms = shape.norms(self.sublayers)

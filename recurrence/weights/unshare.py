@@ -69,9 +69,8 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
         ValueError: naming the part of the loop that plain layers cannot have.
     """
     check(loop)
-    if any(
-        isinstance(module, RelativeKeys) for module in loop.modules()
-    ):  # after fairseq's error, which names --position
+    # Not in `check`: fairseq's own error, which names --position, comes first.
+    if any(isinstance(module, RelativeKeys) for module in loop.modules()):
         raise ValueError("relative positions: an upstream layer's scores do not depend on distances")
     with torch.no_grad():
         sublayers = [part for index in range(loop.passes) for part in _sublayers(loop, index)]

@@ -101,7 +101,7 @@ def test_any_module_may_drop_the_branches_of_any_block(make):
 
 
 def test_an_ffn_drops_hidden_units_after_their_activation():
-    ffn = FeedForward(WIDTH, 7, torch.cos, dropout=1.0).double().train()  # cos(0) is 1
+    ffn = FeedForward(WIDTH, 7, torch.cos, True, 1.0).double().train()  # cos(0) is 1
     assert torch.equal(ffn(tokens(1)), ffn.down.bias.expand(4, 5, WIDTH))
 
 

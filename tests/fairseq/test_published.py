@@ -66,6 +66,12 @@ def test_relative_positions_that_the_published_code_lacks_are_rejected():
         to_published("ilr", models.tiny("ilr_small", "--position", "relative"), {})
 
 
+def test_signals_that_the_published_code_needs_are_named():
+    message = r"^decoder.loop.own.0.qkv_signal.up: the published code of ringformer needs it \(\d+ in all\)$"
+    with pytest.raises(ValueError, match=message):
+        to_published("ringformer", models.tiny("ringformer_tiny", "--attention-signal", "none"), {"bias": True})
+
+
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])
 def test_biases_that_the_published_code_copies_load_as_a_layer_for_each_pass(name):
     file, inputs, keep = recorded(name)

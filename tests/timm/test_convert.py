@@ -19,7 +19,7 @@ from timm_plugin import checkpoints, convert
 from timm_plugin.conversion import to_timm
 
 # What timm's VisionTransformer has no place for, by model; every other one converts.
-SIGNALS = "its level signals read the residual stream before the norm, and no layer of timm does"
+SIGNALS = "level signals of a pre-norm stack"
 TABLES = "it adds positions and depths before every pass"
 REJECTED = {
     **{name: SIGNALS for name in MODELS if name.startswith("ringformer_vit")},

@@ -74,14 +74,9 @@ def _block_pieces(system: str, index: int, block: nn.Module) -> Iterator[Piece]:
     if block.ffn is not None:
         yield from affine(f"{mlp}.fc1", f"{ours}.ffn.up")
         yield from affine(f"{mlp}.fc2", f"{ours}.ffn.down")
-    if not hasattr(block, "norms"):  # each pass has its own
-        return
-    norms = []
-    if block.self_attn is not None:
-        norms.append(f"{theirs}.attention_norm")
-    if block.ffn is not None:
-        norms.append(mlp_norm)
-    for number, norm in enumerate(norms):
+    parts = (block.self_attn, f"{theirs}.attention_norm"), (block.ffn, mlp_norm)
+    norms = [norm for part, norm in parts if part is not None]
+    for number, norm in enumerate(norms if hasattr(block, "norms") else ()):  # otherwise each pass has its own
         yield from affine(norm, f"{ours}.norms.{number}")
 
 

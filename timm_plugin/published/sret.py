@@ -47,5 +47,5 @@ def pieces(system: str, model: ImageModel) -> Iterator[Piece]:
     """The table of the model's weights."""
     yield from stage_pieces(model.loops())
     for name in model.state_dict():
-        if name.split(".")[0] in ("patch_embed", "pos_embed", "cls_token", "norm", "head"):
+        if name.startswith(("patch_embed.conv", "patch_embed.bn", "pos_embed", "norm.", "head.")):
             yield Piece(name, name)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -74,27 +74,24 @@ def left_out(images: Dataset) -> list[str]:
 
 
 class _Reasons(Dataset):
-    """For some images of a set of timm, why they cannot be read; None for those that can."""
+    """For each image of a set of timm, why it cannot be read; None for one that can."""
 
-    def __init__(self, images: Dataset, indices: Sequence[int]):
-        self.reader, self.indices = images.reader, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
+    def __init__(self, images: Dataset):
+        self.reader = images.reader
 
     def __getitem__(self, index: int) -> str | None:
         try:
-            file, *_ = self.reader[self.indices[index]]
+            file, *_ = self.reader[index]
             with Image.open(file) as image:
                 image.draft(image.mode, (1, 1))  # decodes a JPEG at an eighth of its size, which takes less time
                 image.load()
         except Exception as error:  # a damaged file leads Pillow's decoders to errors of any kind
-            name = self.reader.filename(self.indices[index], absolute=True)
+            name = self.reader.filename(index, absolute=True)
             return f"{name}: cannot be read as an image: {error}"
         return None
 
 
-def unreadable(images: Dataset, workers: int, part: int = 0, parts: int = 1) -> Iterator[str | None]:
+def unreadable(images: Dataset, workers: int, part: int, parts: int) -> Iterator[str | None]:
     """For each image, what :class:`_Reasons` says. Sets of torchvision are not looked at.
 
     Args:
@@ -105,5 +102,5 @@ def unreadable(images: Dataset, workers: int, part: int = 0, parts: int = 1) -> 
     """
     if not hasattr(images, "reader"):
         return iter(())
-    loader: Iterable = DataLoader(_Reasons(images, range(part, len(images), parts)), None, num_workers=workers)
-    return iter(loader)
+    share = range(part, len(images), parts)
+    return iter(DataLoader(_Reasons(images), None, sampler=share, num_workers=workers))

@@ -15,7 +15,7 @@ from recurrence.removed import Removed, reject_options
 from timm_plugin import MODELS
 from timm_plugin._config import DEPTH_OPTIONS, near
 from timm_plugin._removed import OF_TRAINING
-from timm_plugin._saved import OPTIONS, is_torchs
+from timm_plugin._saved import OPTIONS
 from timm_plugin.checkpoints import is_registered
 from timm_plugin.training.user_module import add_user_module
 
@@ -55,21 +55,18 @@ SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation
 # Rules for the value of a single option: a test and the message if it fails.
 RULES: dict[str, tuple[Callable[..., bool], str]] = {
     **dict.fromkeys(["hflip", "reprob", "smoothing"], RATE),
-    **dict.fromkeys(["epochs", "batch_size", "grad_accum_steps", "lr", "clip_grad"], POSITIVE),
-    **dict.fromkeys(["temperature", "img_size", "resize"], POSITIVE),
-    **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay", "workers"], NOT_NEGATIVE),
+    **dict.fromkeys(["epochs", "grad_accum_steps", "lr", "clip_grad", "temperature", "resize"], POSITIVE),
+    **dict.fromkeys(["warmup_epochs", "min_lr", "weight_decay"], NOT_NEGATIVE),
     **dict.fromkeys(["mixup", "cutmix", "color_jitter", "aug_repeats"], NOT_NEGATIVE),
     **dict.fromkeys(["model", "teacher"], (is_registered, "must be a registered model")),
     "device": (has_device, "must be a device of this machine"),
     "scale": (lambda value: 0 < value[0] <= value[1] <= 1, "must be two shares, 0 < low <= high <= 1"),
-    "crop_pct": (lambda value: 0 < value <= 1, "must be > 0 and <= 1"),
     "model_ema_decay": (lambda value: 0 < value < 1, "must be > 0 and < 1"),
     "opt": (
         lambda value: value.lower() in list_optimizers(exclude_filters=["adahessian"]),  # needs second derivatives
         "must be an optimiser of timm other than adahessian",
     ),
     "aa": (is_policy, f"must be {TRIVIAL}, or a policy of timm such as rand-m9-mstd0.5-inc1"),
-    "dataset": (lambda value: not value or is_torchs(value), "must be torch/NAME"),
     "teacher_checkpoint": (lambda value: Path(value).is_file(), "must be a file"),
     "seed": (lambda value: 0 <= value < 1 << 15, "must be in 0 .. 32767"),
 }
