@@ -45,7 +45,6 @@ def unshare_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     """
     args = _looped_options(state)
     args, weights = unshared(upstream.build(args, state["model"]), args)
-    vars(args).pop("_name", None)
     options = upstream.readable(_run_options(state, args))
     # Without the optimizer and the rest of the training run.
     return {**state, "model": weights, "args": options, "cfg": None, "last_optimizer_state": None, "extra_state": {}}

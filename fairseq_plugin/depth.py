@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
 from fairseq_plugin.options import flag
 from fairseq_plugin.tasks.answers import AnswerTask
+from fairseq_repairs.arguments import parser_of
 from fairseq_repairs.foreign import literal
 from recurrence.analysis import depth_curve as curve
 
@@ -177,10 +178,8 @@ def run(args: argparse.Namespace, words: Sequence[str]) -> None:
 
 def given_task_actions(task: str, words: Sequence[str]) -> list[argparse.Action]:
     """The options of a task that are among the words of a command line, and its data."""
-    parser = argparse.ArgumentParser(add_help=False)
-    TASK_REGISTRY[task].add_args(parser)
-    given = {word.partition("=")[0] for word in words}
-    return [action for action in parser._actions if not action.option_strings or given & {*action.option_strings}]
+    actions, given = parser_of(TASK_REGISTRY[task])._actions, {word.partition("=")[0] for word in words}
+    return [action for action in actions if not action.option_strings or given & {*action.option_strings}]
 
 
 def uses_cuda(cfg: Any) -> bool:

@@ -23,7 +23,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
 
 from fairseq_repairs.files import damage, require_plain
-from fairseq_repairs.replace import after, at_once, instead
+from fairseq_repairs.replace import at_once, instead
 
 
 class PlainType:
@@ -148,24 +148,20 @@ def name_missing_average(load: Callable, path: str) -> Any:
 
 
 @instead(checkpoint_utils, "load_checkpoint_to_cpu", "load_ema_from_checkpoint")
-def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> Any:
-    """Names the file and the type when the safe loader rejects a checkpoint, instead of advising to trust it."""
-    with _explained(path):
-        return load(path, *args, **kwargs)
+def explain_rejected_checkpoint(load: Callable, path: str, *args, **kwargs) -> dict[str, Any]:
+    """Names the file, and the type that the safe loader rejects, in place of its advice to trust the file.
 
-
-@after(checkpoint_utils, "load_checkpoint_to_cpu")
-def bound_options(state: dict[str, Any], path: Any, *args, **kwargs) -> None:
-    """Rejects a model that would be built without end, and forgets the files of weights with which one began.
-
-    fairseq reads these again, before the checkpoint's weights: they may be on another machine, or any file of this one.
+    Also rejects a model that would be built without end, and forgets the files of weights with which one began. fairseq
+    reads these again, before the checkpoint's weights: they may be on another machine, or any file of this one.
     """
     with _explained(path):
+        state = load(path, *args, **kwargs)
         require_bounded(path, state)
     for options in model_options(state):
         for name in FIRST_WEIGHTS:
             if getattr(options, name, None):
                 setattr(options, name, None)
+    return state
 
 
 def require_bounded(path: Any, state: dict[str, Any]) -> None:
@@ -218,21 +214,6 @@ def require_types(state: dict[str, Any]) -> None:
     for name, tensor in state["model"].items():
         if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
             raise TypeError(f"model: {str(name)[:100]!r} must name a tensor, not a {type(tensor).__name__}")
-
-
-@after(Trainer, "state_dict")
-def save_task_state(state: dict[str, Any], trainer: Trainer) -> None:
-    """Saves a task's state where :func:`restore_task_state` finds it."""
-    state["extra_state"]["task_state"] = state["task_state"]
-
-
-@after(Trainer, "load_checkpoint")
-def restore_task_state(
-    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
-) -> None:
-    """Restores a task's state when training resumes; fairseq saves it, but only reads it for inference."""
-    if extra is not None and "task_state" in extra and not reset_optimizer:  # as in fine-tuning, with other data
-        trainer.task.load_state_dict(extra["task_state"])
 
 
 def load_safely(path: str | Path) -> dict[str, Any]:

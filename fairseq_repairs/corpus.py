@@ -165,11 +165,7 @@ def require_same_symbols_of_fusion(
 
 def digests(task: FairseqTask) -> dict[str, list]:
     """The :func:`digest` of each of a task's dictionaries, by its side or language."""
-    found = {}
-    for name, dictionary in _dictionaries(task):
-        if isinstance(dictionary, Dictionary):
-            found[name] = digest(dictionary)
-    return found
+    return {name: digest(known) for name, known in _dictionaries(task) if isinstance(known, Dictionary)}
 
 
 def digest(dictionary: Dictionary) -> list:

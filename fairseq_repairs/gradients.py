@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -22,16 +21,10 @@ def clip_gradients_on_cpu(
     If there is a GPU, fairseq sums the norms on it and then cannot scale gradients on the CPU by the sum.
     """
     params = [params] if isinstance(params, Tensor) else list(params)
-    grads = [param.grad.detach() for param in params if getattr(param, "grad", None) is not None]
-    experts = any(hasattr(param, "expert") for param in params)
-    if len(grads) < 2 or experts or any(grad.device.type != "cpu" for grad in grads):
+    if any(param.device.type != "cpu" for param in params):
         return clip(params, max_norm, aggregate_norm_fn)
-    norm = torch.norm(torch.stack([torch.norm(grad, p=2, dtype=torch.float32) for grad in grads]))
-    if aggregate_norm_fn is not None:
-        norm = aggregate_norm_fn(norm)
-    if max_norm > 0:
-        torch._foreach_mul_(grads, (float(max_norm) / (norm + 1e-6)).clamp_(max=1))
-    return norm
+    aggregate = aggregate_norm_fn or (lambda norm: norm)
+    return clip(params, max_norm, lambda norm: aggregate(norm.cpu()))
 
 
 @instead(AMPOptimizer, "step")

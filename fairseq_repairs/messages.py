@@ -64,7 +64,7 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if WORKER in text.partition("\n")[0]:  # its message ends with the worker's traceback
         text = _end_of_traceback(text)
-    if isinstance(error, MissingMandatoryValue):  # as of --bpe sentencepiece
+    if isinstance(error, MissingMandatoryValue):  # as of --bpe subword_nmt
         text = f"--{str(error.key).replace('_', '-')}: must be given"
     elif isinstance(error, torch.multiprocessing.ProcessRaisedException):  # its message ends with the rank's traceback
         text = _end_of_traceback(text)

@@ -170,30 +170,6 @@ def _limit_reached(trainer: Trainer) -> str | None:
     return None
 
 
-@after(Trainer, "state_dict")
-def save_patience(state: dict[str, Any], trainer: Trainer) -> None:
-    """Stores the count of `--patience` in checkpoints, for :func:`restore_patience`."""
-    state["extra_state"][EARLY_STOP] = dict(_early_stop())
-
-
-@after(Trainer, "load_checkpoint")
-def restore_patience(
-    extra: dict[str, Any] | None,
-    trainer: Trainer,
-    filename: str,
-    reset_optimizer=False,
-    *args,
-    reset_meters=False,
-    **kwargs,
-) -> None:
-    """Continues the count of `--patience` when training resumes.
-
-    fairseq restarts it, and treats the first validation after resuming as the best so far.
-    """
-    if extra is not None and not reset_optimizer and not reset_meters:
-        _early_stop().update(extra.get(EARLY_STOP, {}))
-
-
 @after(Trainer, "load_checkpoint")
 def begin_time_anew(extra: dict[str, Any] | None, trainer: Trainer, filename: str, *args, **kwargs) -> None:
     """Counts the time for `--stop-time-hours` of a fine-tuning from 0; fairseq goes on from that of the first model."""
@@ -203,23 +179,33 @@ def begin_time_anew(extra: dict[str, Any] | None, trainer: Trainer, filename: st
 
 @after(Trainer, "state_dict")
 def save_counts(state: dict[str, Any], trainer: Trainer) -> None:
-    """Stores the counts of `--amp-batch-retries` and `--ema-update-freq`, for :func:`restore_counts`."""
+    """Stores the counts of `--patience`, `--amp-batch-retries` and `--ema-update-freq`, for :func:`restore_counts`."""
+    extra = state["extra_state"]
+    extra[EARLY_STOP] = dict(_early_stop())
     if hasattr(trainer, "_amp_retries"):  # with --amp
-        state["extra_state"][RETRIES] = trainer._amp_retries
+        extra[RETRIES] = trainer._amp_retries
     if trainer.cfg.ema.store_ema:
-        state["extra_state"][SINCE_AVERAGE] = trainer.ema.update_freq_counter
+        extra[SINCE_AVERAGE] = trainer.ema.update_freq_counter
 
 
 @after(Trainer, "load_checkpoint")
 def restore_counts(
-    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer=False, *args, **kwargs
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer: bool = False,
+    *args,
+    reset_meters: bool = False,
+    **kwargs,
 ) -> None:
-    """Skips the same batches, and averages after the same updates, as in an uninterrupted run.
+    """Skips the same batches, averages after the same updates and stops as early as an uninterrupted run.
 
-    fairseq restarts both counts.
+    fairseq restarts the counts, and treats the first validation after resuming as the best so far.
     """
     if extra is None or reset_optimizer:
         return
+    if not reset_meters:
+        _early_stop().update(extra.get(EARLY_STOP, {}))
     if hasattr(trainer, "_amp_retries"):  # with --amp
         trainer._amp_retries = extra.get(RETRIES, 0)
     if trainer.cfg.ema.store_ema:
@@ -255,14 +241,25 @@ def keep_clocks(extra: dict[str, Any] | None, trainer: Trainer, *args, reset_met
 
 @after(checkpoint_utils, "load_checkpoint_to_cpu")
 def note_run(state: dict[str, Any], *args, **kwargs) -> None:
-    """Notes how many ranks saved a checkpoint, and the model with which its training began, for the repairs below."""
+    """Notes the task's state, the number of ranks, and the model with which training began, for the repairs below."""
     cfg, extra = state.get("cfg") or {}, state.get("extra_state")
     if not isinstance(extra, dict):
         return
+    if "task_state" in state:
+        extra["task_state"] = state["task_state"]
     if distributed := cfg.get("distributed_training"):
         extra[RANKS] = distributed["distributed_world_size"]
     if options := cfg.get("checkpoint"):
         extra[ORIGIN] = options["finetune_from_model"]
+
+
+@after(Trainer, "load_checkpoint")
+def restore_task_state(
+    extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs
+) -> None:
+    """Restores a task's state when training resumes; fairseq saves it, but only reads it for inference."""
+    if extra is not None and "task_state" in extra and not reset_optimizer:  # as in fine-tuning, with other data
+        trainer.task.load_state_dict(extra["task_state"])
 
 
 @after(Trainer, "load_checkpoint")

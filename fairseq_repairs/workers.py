@@ -6,13 +6,12 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fairseq.data.iterators import BackgroundConsumer, BufferedIterator, EpochBatchIterator
 from torch.utils.data import DataLoader
 
-from fairseq_repairs.replace import after, instead
+from fairseq_repairs.replace import after
 
 # Whether workers are kept by an attribute; fairseq 0.12.2 has none.
 BY_ATTRIBUTE = "persistent_workers" in inspect.signature(EpochBatchIterator.__init__).parameters
@@ -48,36 +47,19 @@ def end_loader_s_workers_with_epoch(iterator: Any, *args, **kwargs) -> None:
         vars(reader._iterable)["persistent_workers"] = False  # not yet read by the loader
 
 
-@instead(BufferedIterator, "_create_consumer")
-def end_readers_before_exit(create: Callable, reader: BufferedIterator) -> None:
+@after(BufferedIterator, "_create_consumer")
+def end_readers_before_exit(created: None, reader: BufferedIterator) -> None:
     """Ends the thread that reads batches ahead before the interpreter exits.
 
     fairseq leaves it running if an epoch is not finished (`--max-update`), and an interpreter that exits while the
     thread is inside torch sometimes aborts.
     """
-    closed, source = threading.Event(), reader._iterable
-    reader._iterable = _Until(closed, source)
-    create(reader)
-    reader._iterable = source
-    weakref.finalize(reader, _close, reader._consumer, reader._queue, closed)
+    weakref.finalize(reader, _close, reader._consumer, reader._queue)
 
 
-class _Until:
-    """Items until an event is set. Each thread has its own iterator, which ends with the thread."""
-
-    def __init__(self, closed: threading.Event, items: Iterable[Any]):
-        self.closed, self.items = closed, items
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.items:
-            if self.closed.is_set():
-                return
-            yield item
-
-
-def _close(reader: BackgroundConsumer, waiting: queue.Queue, closed: threading.Event) -> None:
+def _close(reader: BackgroundConsumer, waiting: queue.Queue) -> None:
     """Ends a thread that may be waiting because its queue is full."""
-    closed.set()
+    reader._max_len = 0  # the batch that it reads is its last one
     while reader.is_alive() and reader is not threading.current_thread():
         while not waiting.empty():
             waiting.get_nowait()

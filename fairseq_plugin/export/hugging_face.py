@@ -18,7 +18,6 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from fairseq_plugin.embedding import TokenInput
 from fairseq_plugin.export.unshare import unshared
 from fairseq_plugin.export.upstream import max_positions
 from fairseq_plugin.models.ilr import IntraLayerRecurrence
@@ -38,7 +37,7 @@ def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
     Raises:
         ValueError: naming the architecture or option that neither library class can represent.
     """
-    if isinstance(model, LoopedTransformer) and isinstance(model.encoder.inputs, TokenInput):
+    if isinstance(model, LoopedTransformer) and model.reads_text:
         return as_fsmt(model, args)
     return as_llama(model, args)
 

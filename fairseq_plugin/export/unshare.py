@@ -27,7 +27,7 @@ from fairseq_plugin.export.upstream import (
     max_positions,
 )
 from fairseq_plugin.language_model import LanguageModel
-from fairseq_plugin.models.speech import OF_THE_DATA, SpeechInput
+from fairseq_plugin.models.speech import OF_THE_DATA
 from fairseq_plugin.options import SIDES
 from fairseq_plugin.seq2seq import LIMITS
 from recurrence import position
@@ -59,10 +59,10 @@ def unshared(model: BaseFairseqModel, args: argparse.Namespace) -> tuple[argpars
     """
     if isinstance(model, LanguageModel):
         convert = _language
-    elif isinstance(model.encoder.inputs, SpeechInput):
-        convert = _speech
-    else:
+    elif model.reads_text:
         convert = _translation
+    else:
+        convert = _speech
     try:
         return convert(model, args)
     except ValueError as error:

@@ -67,9 +67,9 @@ def test_relative_positions_that_the_published_code_lacks_are_rejected():
 
 
 def test_signals_that_the_published_code_needs_are_named():
-    message = r"^decoder.loop.own.0.qkv_signal.up: the published code of ringformer needs it \(\d+ in all\)$"
+    message = r"^decoder.loop.own.0.qkv_signal.down: the published code of ringformer needs it \(\d+ in all\)$"
     with pytest.raises(ValueError, match=message):
-        to_published("ringformer", models.tiny("ringformer_tiny", "--attention-signal", "none"), {"bias": True})
+        to_published("ringformer", models.tiny("ringformer_tiny", "--attention-signal", "none"), {"bias": False})
 
 
 @pytest.mark.parametrize("name", ["takase_sequence", "takase_cycle", "takase_cycle_rev"])

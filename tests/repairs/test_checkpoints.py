@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_repairs import checkpoints, half, resuming, sizes
-from fairseq_repairs.checkpoints import load_safely, restore_task_state
+from fairseq_repairs.checkpoints import load_safely
 from fairseq_repairs.replace import copies_of
 from tests.support import cli, upstream
 from tests.support.states import same_runs, same_state, trained_tensors
@@ -235,7 +235,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, data, tmp_path, monkey
 def test_fine_tuning_begins_without_the_state_of_the_other_task(reset):
     restored: list = []
     trainer = Namespace(task=Namespace(load_state_dict=restored.append))
-    restore_task_state({"task_state": "of the task"}, trainer, "checkpoint.pt", reset)
+    resuming.restore_task_state({"task_state": "of the task"}, trainer, "checkpoint.pt", reset)
     assert restored == ([] if reset else ["of the task"])
 
 
@@ -270,7 +270,7 @@ def test_what_a_command_resets_starts_anew(reset, counts, clock, monkeypatch):
     meter = (1, "train_wall", "StopwatchMeter", {"sum": 5.0, "n": 2})
     extra = {"early_stop": {"num_runs": 3}, "amp_retries": 2, "metrics": {"default": [meter]}}
     metrics.reset()
-    for restore in (resuming.restore_patience, resuming.restore_counts, resuming.keep_clocks):
+    for restore in (resuming.restore_counts, resuming.keep_clocks):
         restore(extra, trainer, "checkpoint.pt", **reset)
     assert train.should_stop_early.num_runs == (3 if counts and clock else 0)
     assert trainer._amp_retries == (2 if counts else 0)
