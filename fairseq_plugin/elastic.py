@@ -243,6 +243,9 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
                 )
         if get_global_world_size() == 1:
             return
+        if adaptive and idle:
+            rule = "in several processes, none fits an adaptive softmax and passes that own parameters but do not run"
+            raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}; must be one process")
         if adaptive and cfg.ddp_backend not in FILLS_ZEROS:
             rule = "must be legacy_ddp with an adaptive softmax, some bands of which may have no target"
             raise ValueError(f"--ddp-backend={cfg.ddp_backend}: {rule}")

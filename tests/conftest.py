@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import pytest
 
-from tests.support import cli
+from tests.support import cli, small_corpus, stored
 
 # transformers and peft import torchaudio where there is one, and fail where it was built for another torch. What has
 # imported transformers before remembers that there is one, so it is hidden before all else.
@@ -91,6 +91,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     flags = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary", "--destdir", data, *prefixes]
     cli.preprocess(*flags)
     return Corpus(text, data, SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of earlier versions, and their corpus in its folder `data`."""
+    folder = tmp_path_factory.mktemp("earlier")
+    stored.extract(folder)
+    (folder / "data").mkdir()
+    small_corpus.write(folder / "data")
+    return folder
 
 
 @pytest.fixture(scope="session")

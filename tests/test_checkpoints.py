@@ -26,22 +26,12 @@ WARNED = [name for name, about in TABLE.items() if "warned" in about]
 LOADED = [name for name in TABLE if name not in (*REFUSED, *WARNED)]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the checkpoints, and the corpus in its folder `data`."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    stored.extract(folder)
-    (folder / "data").mkdir()
-    small_corpus.write(folder / "data")
-    return folder
-
-
-def load(files: Path, name: str) -> nn.Module:
+def load(earlier: Path, name: str) -> nn.Module:
     """The model of a checkpoint, in float64."""
     if "task" not in TABLE[name]:
-        return checkpoints.load(files / f"{name}.pth.tar").double()
+        return checkpoints.load(earlier / f"{name}.pth.tar").double()
     (model,), *_ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(files / f"{name}.pt")], dict(data=str(files / "data"))
+        [str(earlier / f"{name}.pt")], dict(data=str(earlier / "data"))
     )
     return model.double().eval()
 
@@ -61,30 +51,30 @@ def output(model: nn.Module, task: str | None) -> Tensor:
 
 
 @pytest.mark.parametrize("checkpoint", LOADED)
-def test_a_checkpoint_loads_and_computes_what_it_did(files, checkpoint):
-    found, expected = output(load(files, checkpoint), TABLE[checkpoint].get("task")), load_file(VALUES)[checkpoint]
+def test_a_checkpoint_loads_and_computes_what_it_did(earlier, checkpoint):
+    found, expected = output(load(earlier, checkpoint), TABLE[checkpoint].get("task")), load_file(VALUES)[checkpoint]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("checkpoint", WARNED)
-def test_a_checkpoint_that_computes_something_else_now_says_so(files, checkpoint, caplog):
-    assert output(load(files, checkpoint), TABLE[checkpoint].get("task")).isfinite().all()
+def test_a_checkpoint_that_computes_something_else_now_says_so(earlier, checkpoint, caplog):
+    assert output(load(earlier, checkpoint), TABLE[checkpoint].get("task")).isfinite().all()
     assert TABLE[checkpoint]["warned"] in caplog.text
 
 
 @pytest.mark.parametrize("checkpoint", REFUSED)
-def test_weights_of_removed_parts_are_refused_by_name(files, checkpoint):
+def test_weights_of_removed_parts_are_refused_by_name(earlier, checkpoint):
     with pytest.raises(ValueError, match=TABLE[checkpoint]["refused"].replace("_", "[-_]")):
-        load(files, checkpoint)
+        load(earlier, checkpoint)
 
 
 @pytest.mark.parametrize("checkpoint", [name for name, about in TABLE.items() if about.get("resumes")])
-def test_training_goes_on(files, checkpoint, tmp_path):
+def test_training_goes_on(earlier, checkpoint, tmp_path):
     """From its optimizer's state, without the options of depth, which are the criterion's now."""
     flags = re.sub(
         r" --(depth-range|depth-warmup-updates|pass-loss) \S+| --depth-apart", "", TABLE[checkpoint]["flags"]
     )
     flags = f"{TRAINING['fairseq']} {TRAINING['translation']} {flags} --max-update 6 --log-format json".split()
-    started = ("--restore-file", files / f"{checkpoint}.pt", "--save-dir", tmp_path)
-    log = cli.run("fairseq-train", files / "data", "--user-dir", cli.PLUGIN, *flags, *started)
+    started = ("--restore-file", earlier / f"{checkpoint}.pt", "--save-dir", tmp_path)
+    log = cli.run("fairseq-train", earlier / "data", "--user-dir", cli.PLUGIN, *flags, *started)
     assert "num_updates: 6" in log

@@ -14,8 +14,7 @@ import pytest
 from tests.support import cli
 
 PACKAGES = ("recurrence", "fairseq_repairs", "fairseq_plugin", "timm_plugin")
-# What a distribution is called where its import is called otherwise; fairseq and timm and their own dependencies.
-HOST = {"fairseq", "omegaconf", "bitarray"}  # and what it requires itself
+HOST = {"fairseq", "omegaconf", "bitarray"}  # fairseq, and what it requires itself
 
 
 @pytest.fixture(scope="module")

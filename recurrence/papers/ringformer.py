@@ -166,7 +166,7 @@ class RingFormerBlock(Block):
     def contexts(self, memory: Tensor, passes: Sequence[RingFormerPass]) -> list[Tensor]:
         """See :meth:`recurrence.block.Block.contexts`; a pass with a signal on it has a projection of its own."""
         if passes[0].cross_kv_signal is None:
-            return super().contexts(memory, passes)
+            return [self.cross_attn.kv(memory)] * len(passes)
         return [own.cross_kv_signal.project(self.cross_attn.kv, memory, memory) for own in passes]
 
 

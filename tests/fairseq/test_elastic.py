@@ -139,6 +139,8 @@ def test_an_optimizer_that_moves_idle_passes_is_rejected(kind):
         ("ringformer_base", dict(depth_range="4-6,1-4"), "--find-unused-parameters: must be given in several"),
         ("ringformer_base", dict(depth_range="4-6,1-4", find_unused_parameters=True), None),
         ("ringformer_base", dict(depth_range="4-6"), None),
+        ("ringformer_base", dict(depth_range="1-4", ddp_backend="legacy_ddp"), "--ddp-backend=legacy_ddp: gives zero"),
+        ("ringformer_base", dict(mixed_depth=True, find_unused_parameters=True), "--mixed-depth: its two runs"),
     ],
 )
 def test_several_ranks_need_a_backend_that_fits(of, given, message, monkeypatch):

@@ -10,21 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import cli, public, small_corpus
-from tests.support.stored import REFERENCE, extract
+from tests.support import cli, public
+from tests.support.stored import REFERENCE
 
 EXPECTED = json.loads((REFERENCE / "elastic_losses.json").read_text(encoding="utf-8"))
 COMMON = EXPECTED.pop("common").split()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the stored checkpoints, and the corpus in its folder `data`."""
-    folder = tmp_path_factory.mktemp("elastic")
-    extract(folder)
-    (folder / "data").mkdir()
-    small_corpus.write(folder / "data")
-    return folder
 
 
 def train(folder: Path, training: str, save_dir: Path, *more: object) -> list[float]:
@@ -47,14 +37,7 @@ def summary(save_dir: Path) -> float:
 
 
 @pytest.mark.parametrize("training", EXPECTED)
-def test_losses_and_weights_are_those_of_before(folder, training, tmp_path):
-    losses = train(folder, training, tmp_path, *restarted(folder, training))
+def test_losses_and_weights_are_those_of_before(earlier, training, tmp_path):
+    losses = train(earlier, training, tmp_path, *restarted(earlier, training))
     assert losses == pytest.approx(EXPECTED[training]["losses"], abs=0.0011)
     assert summary(tmp_path) == pytest.approx(EXPECTED[training]["weights"], rel=1e-3)
-
-
-def test_a_resumed_training_ends_the_same(folder, tmp_path):
-    train(folder, "range", tmp_path / "first", *restarted(folder, "range"), "--max-update", "4")
-    losses = train(folder, "range", tmp_path, "--restore-file", tmp_path / "first" / "checkpoint_last.pt")
-    assert losses == pytest.approx(EXPECTED["range"]["losses"][4:], abs=0.0011)
-    assert summary(tmp_path) == pytest.approx(EXPECTED["range"]["weights"], rel=1e-3)

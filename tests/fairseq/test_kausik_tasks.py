@@ -183,7 +183,7 @@ def test_every_epoch_mixes_the_images_anew(images):
     assert first != second == batches(later, 2)
 
 
-def test_folders_that_hold_no_such_images_are_rejected(images, tmp_path):
+def test_folders_that_hold_no_such_images_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=re.escape(f"data={tmp_path}: must hold cifar-10-batches-py, or images in")):
         pixels(tmp_path)
     for split, kind in (("train", "a"), ("train", "b"), ("test", "a")):

@@ -48,13 +48,11 @@ WITHOUT = "import sys; sys.modules.update(torch=None, fairseq=None, recurrence=N
 slow = pytest.mark.slow
 
 
-def written(
-    model: nn.Module, arch: str, flags: tuple[str, ...], folder: Path, int8: bool = False, **of_task
-) -> serve.Model:
+def written(model: nn.Module, arch: str, flags: tuple[str, ...], folder: Path, **of_task) -> serve.Model:
     """The model as it is served from a folder; of_task: options of its task."""
     sides = [getattr(model, side) for side in models.SIDES if hasattr(model, side)]
     args = Namespace(**{**vars(models.saved_options(arch, *flags)), **of_task})
-    onnx.write(model, args, folder, [side.dictionary for side in sides], None, int8)
+    onnx.write(model, args, folder, [side.dictionary for side in sides], None)
     return serve.Model(folder, threads=1)
 
 

@@ -13,10 +13,10 @@ import random
 import pytest
 import timm
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY
 
 import timm_plugin
 from tests.support import models, vision
+from tests.support.flags import parser
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +47,8 @@ def attempt(seed: int, name: str) -> tuple[str, object]:
 
 
 def text_options(arch: str, chance: random.Random) -> list[str]:
-    parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    ARCH_MODEL_REGISTRY[arch].add_args(parser)
     tiny = models.tiny_flags(arch)
-    known = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    known = [action for action in parser(arch)._actions if action.help != argparse.SUPPRESS]
     chosen = chance.sample(known, min(chance.randint(1, 3), len(known)))
     return [*tiny, *(word for action in chosen for word in flag(action, chance))]
 

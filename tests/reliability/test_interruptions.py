@@ -48,7 +48,7 @@ def same_images(ours: Path, theirs: Path) -> bool:
     return all(same_state(*pair) for pair in parts) and table(ours) == table(theirs)
 
 
-@pytest.fixture(params=["text", "images"])
+@pytest.fixture(scope="module", params=["text", "images"])
 def trainer(request, corpus, straight, tmp_path_factory) -> Trainer:
     if request.param == "text":
         epochs = ("--max-epoch", "2", "--keep-last-epochs", "1")

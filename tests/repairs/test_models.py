@@ -385,7 +385,6 @@ class TestSpeech:
 
     def test_other_features_are_read(self, tmp_path):
         """As for speakers, pitches and energies of text_to_speech."""
-        torch.manual_seed(0)
         np.save(tmp_path / "pitch.npy", np.ones(7))
         assert audio.audio_utils.get_features_or_waveform(str(tmp_path / "pitch.npy")).shape == (7,)
 

@@ -30,7 +30,7 @@ class TestParallel:
     def config(*flags: str):
         return convert_namespace_to_omegaconf(upstream.arguments("transformer", "--cpu", *flags))
 
-    def test_ranks_without_a_launcher_meet_at_afree_port(self):
+    def test_ranks_without_a_launcher_meet_at_a_free_port(self):
         distributed = self.config("--distributed-world-size", "2").distributed_training
         parallel._prepare_cpu(distributed)
         assert distributed.distributed_init_method.startswith("tcp://localhost:")

@@ -12,10 +12,11 @@ import timm
 import torch
 from torch import nn
 
-from tests.support import public
+from tests.support import cli, public
 
-ROOT = Path(__file__).resolve().parents[2]
-OURS = tuple(f"{ROOT / package}/" for package in ("recurrence", "fairseq_plugin", "timm_plugin", "fairseq_repairs"))
+OURS = tuple(
+    f"{cli.REPOSITORY / package}/" for package in ("recurrence", "fairseq_plugin", "timm_plugin", "fairseq_repairs")
+)
 HOSTS = tuple(f"{Path(package.__file__).parent}/" for package in (fairseq, timm))
 SYMBOLS = 1000
 

@@ -21,7 +21,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from xml.etree import ElementTree
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.support.cli import REPOSITORY
+
 LINKED = ("examples", "scripts", "tests")  # not `fairseq`, which would hide the installed one
 WITHOUT, WITH = (), ("-p", "fairseq_plugin")  # pytest imports the plugin before the tests
 SECONDS = 900  # for one test; the slowest take more than a minute on a quiet core

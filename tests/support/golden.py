@@ -2,13 +2,13 @@
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-FOLDER = Path(__file__).resolve().parents[1] / "reference"
+from tests.support.stored import REFERENCE
+
 EVERY = 7  # of the entries of a gradient that are kept
 WHOLE = 256  # gradients of up to this many entries are complete
 
@@ -20,7 +20,7 @@ def golden(name: str) -> dict[str, Any]:
         `meta`, `state_dict` under the published names, `inputs`, `outputs` and, where recorded, `loss` and `grads` with
         the entries of :func:`thinned`.
     """
-    group = next(path.stem for path in FOLDER.glob("*.json") if name.startswith(path.stem))
+    group = next(path.stem for path in REFERENCE.glob("*.json") if name.startswith(path.stem))
     return _restore(_files(group)[name], _tensors(group))
 
 
@@ -32,12 +32,12 @@ def thinned(gradient: Tensor) -> Tensor:
 
 @cache
 def _files(group: str) -> dict[str, Any]:
-    return json.loads((FOLDER / f"{group}.json").read_text(encoding="utf-8"))
+    return json.loads((REFERENCE / f"{group}.json").read_text(encoding="utf-8"))
 
 
 @cache
 def _tensors(group: str) -> dict[str, Tensor]:
-    return load_file(FOLDER / f"{group}.safetensors")
+    return load_file(REFERENCE / f"{group}.safetensors")
 
 
 def _restore(stored: Any, tensors: dict[str, Tensor]) -> Any:

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.support.cli import REPOSITORY
+
 VERSIONS = ("1.0.20", "1.0.26", "")  # the empty one is the newest release
 # timm's scripts that build a model, as timm_plugin.run starts them; the first one writes RUN.
 MODEL = "--model sret_nano --num-classes 3"

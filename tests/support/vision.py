@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import timm
 import torch
-from timm.models import get_pretrained_cfg, model_entrypoint
+from timm.models import get_pretrained_cfg
 from torch import Tensor, nn
 
 import timm_plugin  # noqa: F401  registers the models
+from tests.support.public import IMAGE_MODELS as MODELS
+from tests.support.public import in_float64
 from tests.support.stacks import gradients_of, parameters, randomise
 
-MODELS = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("timm_plugin.")]
 CLASSES = 7
 RATES = ("drop_rate", "pos_drop_rate", "proj_drop_rate", "mlp_drop_rate", "attn_drop_rate", "drop_path_rate")
 
@@ -114,16 +115,6 @@ def at_passes(model: nn.Module, *passes: int) -> Iterator[None]:
     model.passes = passes
     yield
     model.passes = None
-
-
-@contextmanager
-def in_float64() -> Iterator[None]:
-    """Builds models in float64, including their fixed tables."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def small(case: str, seed: int = 0, **changes: Any) -> nn.Module:

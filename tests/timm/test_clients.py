@@ -48,14 +48,14 @@ def test_twice_differentiable_with_the_plain_kernel(structure):
     assert x.grad.any()
 
 
-@vision.every_model
-def test_made_on_the_meta_device(name):
-    model = timm.create_model(name, **vision.arguments(name), device="meta")
+@every_registered_structure
+def test_made_on_the_meta_device(structure):
+    model = timm.create_model(structure, **vision.arguments(structure), device="meta")
     assert all(tensor.is_meta for tensor in model.state_dict().values())
     model.to_empty(device="cpu")
     torch.manual_seed(0)
     model.init_weights()
-    assert same_state(model.state_dict(), vision.fresh(name).state_dict())
+    assert same_state(model.state_dict(), vision.fresh(structure).state_dict())
 
 
 def test_weights_of_another_depth_load_into_a_model_from_the_meta_device():
@@ -97,10 +97,8 @@ def test_a_dictionary_of_features_is_that_of_timm(structure, given):
 
 
 def test_the_example_of_grad_cam_shows_what_the_class_depends_on():
-    text = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
-    (example,) = (part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "heat" in part)
     names: dict = {}
-    exec(example, names)
+    exec(guide.example("images.md", "heat"), names)
     assert names["heat"].shape == (2, 4, 4)
     assert names["heat"].flatten(1).amax(1).gt(0).all()
 
@@ -131,7 +129,7 @@ def module_of_the_page(case: str, model: torch.nn.Module) -> torch.nn.Module:
     return eval(rows.get("`owf_vit*`" if name.startswith("owf_vit") else family, rows["all others"]))
 
 
-@pytest.mark.parametrize("case", vision.CASES)
+@vision.every_case
 def test_the_modules_for_grad_cam_have_a_gradient_at_every_patch(case):
     model, kept = vision.small(case), []
     module_of_the_page(case, model).register_forward_hook(lambda module, inputs, output: kept.append(output))

@@ -203,9 +203,9 @@ def test_intermediates_in_training_are_those_of_all_passes(name, options):
     assert len(ran) == loop.passes
 
 
-@every_model
-def test_the_norm_is_kept_if_it_is_not_pruned(name):
-    model, x = vision.small_with_images(name)
+@every_registered_structure
+def test_the_norm_is_kept_if_it_is_not_pruned(structure):
+    model, x = vision.small_with_images(structure)
     last = len(model.feature_info) - 1
     expected = model.forward_intermediates(x, indices=[last], norm=True, intermediates_only=True)[0]
     model.prune_intermediate_layers([last], prune_norm=False)

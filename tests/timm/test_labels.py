@@ -1,7 +1,6 @@
 """Labels never lie: names of classes go with the weights and the head that they belong to, and folders are checked."""
 
 import argparse
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from PIL import Image
 from timm.data import dataset
 from timm.models import save_for_hf
 
-from tests.support import cli
+from tests.support import guide
 from tests.support.image_training import COLOURS, SMALL, checkpoint, flags, train
 from tests.support.vision import timm_plugin
 from timm_plugin import accuracy, depth
@@ -86,10 +85,8 @@ def test_a_trained_model_names_an_image(run, tmp_path):
             assert logits.shape == (1, 3)
             right += model.pretrained_cfg["label_names"][logits.argmax()] == file.parent.name
         assert right > 10  # of 15
-    page = (cli.REPOSITORY / "docs" / "images.md").read_text(encoding="utf-8")
-    (example,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def label" in text)
     given: dict = {}
-    exec(example, given)
+    exec(guide.example("images.md", "def label"), given)
     assert given["label"](output / "last.pth.tar", file)[0] in names
     assert given["label"](output, file) == given["label"](output / "model_best.pth.tar", file)
     other = timm.create_model(f"local-dir:{tmp_path}/saved", pretrained=True, num_classes=4)

@@ -121,11 +121,11 @@ def test_global_hooks_see_every_layer_and_may_change_its_output(case):
     assert (everywhere - before).abs().max() > 0.1
 
 
-@vision.every_model
-def test_dropout_at_inference_is_that_of_its_modules(name):
+@vision.every_registered_structure
+def test_dropout_at_inference_is_that_of_its_modules(structure):
     """Monte Carlo dropout: in evaluation, except for the modules that drop."""
-    for rate in vision.rates_of(name):
-        model = vision.small(name, **{rate: 0.5})
+    for rate in vision.rates_of(structure):
+        model = vision.small(structure, **{rate: 0.5})
         x = vision.images(model, 4)
         dropping = [module for module in model.modules() if isinstance(module, nn.Dropout | DropPath)]
         for module in dropping:

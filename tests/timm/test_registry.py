@@ -13,7 +13,7 @@ from torch import nn
 from recurrence.count import stored, unshared
 from tests.support import vision
 from tests.support.counts import COUNTS
-from tests.support.vision import MODELS, every_model, timm
+from tests.support.vision import MODELS, every_model, every_registered_structure, timm
 from timm_plugin import FAMILIES
 from timm_plugin._config import ImageConfig
 from timm_plugin._model import ImageModel
@@ -77,9 +77,9 @@ def test_configuration(name):
         assert f"{cfg[key]}.weight" in model.state_dict()
 
 
-@every_model
-def test_device_and_type_are_those_asked_for(name):
-    model = timm.create_model(name, **vision.arguments(name), device="meta", dtype=torch.bfloat16)
+@every_registered_structure
+def test_device_and_type_are_those_asked_for(structure):
+    model = timm.create_model(structure, **vision.arguments(structure), device="meta", dtype=torch.bfloat16)
     tensors = [*model.parameters(), *model.buffers()]
     assert all(tensor.is_meta for tensor in tensors)
     assert all(tensor.dtype == torch.bfloat16 for tensor in tensors if tensor.is_floating_point())

@@ -10,7 +10,7 @@ from torch import nn
 
 from recurrence.loop import Loop
 from tests.support import vision
-from tests.support.vision import every_case, every_model, is_pyramid, timm
+from tests.support.vision import every_case, every_registered_structure, is_pyramid, timm
 from timm_plugin._layers import DropPath
 
 
@@ -24,16 +24,16 @@ def test_an_image_knows_nothing_of_its_batch(case):
     assert model(x[:0]).shape == (0, vision.CLASSES)
 
 
-@every_model
-def test_each_rate_acts_in_training_alone(name):
-    unpermuted = dict(groups=((8, 1), (4, 1), (1, 1))) if is_pyramid(name) else {}
+@every_registered_structure
+def test_each_rate_acts_in_training_alone(structure):
+    unpermuted = dict(groups=((8, 1), (4, 1), (1, 1))) if is_pyramid(structure) else {}
     options = {**unpermuted, "mixed_depth": False}
-    plain = vision.small(name, **options)
+    plain = vision.small(structure, **options)
     x = vision.images(plain, 4)
-    for rate in vision.rates_of(name):
-        dropping = vision.small(name, **options, **{rate: 0.5})
+    for rate in vision.rates_of(structure):
+        dropping = vision.small(structure, **options, **{rate: 0.5})
         assert torch.equal(dropping(x), plain(x)), rate
-        if not is_pyramid(name):  # which has batch norm
+        if not is_pyramid(structure):  # which has batch norm
             assert torch.equal(plain.train()(x), plain.eval()(x))
         outputs = []
         for seed in (1, 2):
@@ -42,22 +42,22 @@ def test_each_rate_acts_in_training_alone(name):
         assert not torch.allclose(*outputs), rate
 
 
-@every_model
-def test_drop_path_rises_with_the_depth_where_it_sits(name):
-    model = vision.fresh(name, drop_path_rate=0.2)
+@every_registered_structure
+def test_drop_path_rises_with_the_depth_where_it_sits(structure):
+    model = vision.fresh(structure, drop_path_rate=0.2)
     passes = [[own.drop_path.drop_prob for own in loop.own] for loop in model.loops()]
-    if is_pyramid(name):
+    if is_pyramid(structure):
         total = sum(map(len, passes))
         assert sum(passes, []) == pytest.approx([0.2 * entry / total for entry in range(total)])
     else:
         runs = model.passes_per_depth  # of One Wide FFN, an attention and the MLP are one depth
         assert passes[0][::runs] == pytest.approx(calculate_drop_path_rates(0.2, len(passes[0]) // runs))
         assert passes[0][runs - 1 :: runs] == passes[0][::runs]
-    assert not [module for module in vision.fresh(name).modules() if isinstance(module, DropPath)]
+    assert not [module for module in vision.fresh(structure).modules() if isinstance(module, DropPath)]
 
 
 def test_published_placement_of_drop_path():
-    """One rate a block, and those of 20 depths: FACTS of the released code."""
+    """One rate a block, and those of 20 depths, as in the released code."""
     model = timm.create_model("sret_t", device="meta", drop_path_rate=0.1, drop_path_placement="published")
     rates = [[own.drop_path.drop_prob for own in loop.own] for loop in model.loops()]
     expected = [[0, 0.005], [0.02, 0.025, 0.03, 0.035, 0.04], [0.07, 0.075, 0.08]]

@@ -47,7 +47,9 @@ class Speech(Kind):
         trainings = [("training-short", "train-short", self.short)] if self.short else []
         for stage, sets, updates in [*trainings, ("training", self.trained, self.updates)]:
             values = dict(binary=binary, sets=sets, updates=updates, log=max(1, self.save // 4))
-            yield self.fairseq_train(job, train, *job.flags, stage=stage, **values)
+            # A --max-update among the flags is the length of the whole training.
+            length = ["--max-update", str(updates)] if stage == "training-short" else []
+            yield self.fairseq_train(job, train, *job.flags, *length, stage=stage, **values)
         yield self.averaging(job, ["--num-update-checkpoints", str(self.keep)])
         for name, subset in self.tests.items():
             words = self.words(job, DECODE, binary=binary, subset=subset)
