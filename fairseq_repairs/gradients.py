@@ -1,4 +1,6 @@
-"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols."""
+"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols, and
+what the gradients of an epoch's last update are divided by.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.trainer import Trainer
 from torch import Tensor
 
 from fairseq_repairs.replace import after, instead
@@ -25,6 +28,17 @@ def clip_gradients_on_cpu(
         return clip(params, max_norm, aggregate_norm_fn)
     aggregate = aggregate_norm_fn or (lambda norm: norm)
     return clip(params, max_norm, lambda norm: aggregate(norm.cpu()))
+
+
+@instead(Trainer, "train_step")
+def count_batches_before_an_empty_one(step: Callable, trainer: Trainer, samples: list, *args, **kwargs) -> Any:
+    """Counts the batches of an update with `--update-freq` on a rank whose last one is empty, at the end of an epoch.
+
+    fairseq then leaves all of the rank's batches out of what the gradients are divided by, but not their gradients.
+    Sharded ranks must run equally many batches, so they keep the empty one.
+    """
+    filled = [sample for sample in samples if sample]
+    return step(trainer, samples if trainer.is_fsdp or not filled else filled, *args, **kwargs)
 
 
 @instead(AMPOptimizer, "step")

@@ -14,7 +14,7 @@ from fairseq_repairs.replace import at_once, instead
 
 # Which of fairseq's own lines newer libraries warn about: the modules that warn, or the beginning of what they say.
 WARNING_MODULES = (r"hydra\.", r"fairseq\.", r"torch\.jit\.")
-WARNINGS = ("\n'config' is validated", "'pin_memory' argument is set as true")
+WARNINGS = ("\n'config' is validated", "'pin_memory' argument is set as true", "`broadcast_buffers` is deprecated")
 
 
 def is_chosen() -> bool:

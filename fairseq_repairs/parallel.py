@@ -4,12 +4,13 @@ import gc
 import inspect
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import utils
+from fairseq import options, utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
@@ -57,6 +58,17 @@ def run_ranks_on_cpu(call_main: Callable, cfg: DictConfig, main: Callable, **kwa
         if distributed.distributed_init_method is not None and not distributed.distributed_no_spawn:
             return _spawn(cfg, main, kwargs)
     return call_main(cfg, main, **kwargs)
+
+
+@instead(options, "add_distributed_training_args")
+def train_in_one_process_on_cpu(add: Callable, parser: Any, default_world_size: int | None = None) -> Any:
+    """Trains with `--cpu` in one process unless `--distributed-world-size` says otherwise.
+
+    fairseq's default is the number of GPUs, which `--cpu` does not use: the batch would be as many times larger.
+    """
+    if default_world_size is None and "--cpu" in sys.argv:
+        default_world_size = 1
+    return add(parser, default_world_size)
 
 
 @instead(distributed_fairseq_model, "DistributedDataParallel")

@@ -89,7 +89,8 @@ def agree_on_checkpoint(load: Callable, cfg: Any, trainer: Trainer, **passthroug
     if cfg.load_checkpoint_on_all_dp_ranks and os.environ.get(PERMISSION) != "newest":
         beside = []  # each rank reads its own file, and only that
     starts = cfg.finetune_from_model, getattr(cfg, "continue_once", None)  # fairseq 0.12.2 lacks the latter
-    paths = [last, cfg.restore_file, *beside, *filter(None, starts)]
+    restored = cfg.restore_file.replace(".pt", f"{trainer.checkpoint_suffix}.pt")  # as fairseq does
+    paths = [last, restored, *beside, *filter(None, starts)]
     with _agreed(trainer, [path for path in paths if not PathManager.path_requires_pathmanager(path)]):
         return load(cfg, trainer, **passthrough)
 
@@ -107,7 +108,7 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
     Raises:
         ValueError: on all ranks, if each should read its own file and the files are not the same.
     """
-    if trainer.data_parallel_world_size > 1 and not trainer.checkpoint_suffix:  # with a suffix, ranks have own files
+    if trainer.data_parallel_world_size > 1 and not _has_own_file(trainer):
         own = trainer.cfg.checkpoint.load_checkpoint_on_all_dp_ranks
         seen = {path: (os.path.getsize(path) if own else 0) for path in paths if os.path.isfile(path)}
         found: list[dict] = [{}] * trainer.data_parallel_world_size
@@ -127,12 +128,19 @@ def _agreed(trainer: Trainer, paths: list[str]) -> Iterator[None]:
         SEEN_BY_RANK_0.clear()
 
 
+def _has_own_file(trainer: Trainer) -> bool:
+    """Whether each rank saves a file of its own: of experts, of a part of the model, or of a sharded state."""
+    cfg = trainer.cfg
+    sharded = trainer.is_fsdp and cfg.distributed_training.use_sharded_state
+    return sharded or getattr(cfg.model, "base_layers", 0) > 0 or cfg.common.model_parallel_size > 1
+
+
 def _from_rank_0(trainer: Trainer, ask: Callable[[], str]) -> str:
     """Returns rank 0's answer on every rank, or raises its ValueError on every rank.
 
-    With a suffix, as of experts and shards, each rank has a file of its own; and no TPU can broadcast.
+    Where each rank has a file of its own, that is its own answer; and no TPU can broadcast.
     """
-    if trainer.data_parallel_world_size == 1 or trainer.checkpoint_suffix or trainer.tpu:
+    if trainer.data_parallel_world_size == 1 or _has_own_file(trainer) or trainer.tpu:
         return ask()
     answer, rejection = None, None
     if trainer.data_parallel_rank == 0:

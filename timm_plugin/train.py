@@ -130,7 +130,7 @@ class Trainer:
             rule = f"must be <= {images // steps}, the images per process divided by --grad-accum-steps"
             reject("batch_size", args.batch_size, rule)
         updates = args.epochs * self.updates
-        if 0 < updates <= (args.depth_warmup_updates or 0):
+        if args.rank == 0 and 0 < updates <= (args.depth_warmup_updates or 0):
             logger.warning(f"--depth-warmup-updates {args.depth_warmup_updates}: training ends after {updates} updates")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)
@@ -192,7 +192,7 @@ class Trainer:
         args, losses, start = self.args, utils.AverageMeter(), time.monotonic()
         utils.random_seed((args.seed << 16) + (epoch + 1) * args.world_size, args.rank)  # the same if resumed
         if args.distributed:
-            self.train_loader.sampler.set_epoch(epoch)
+            self.train_loader.sampler.set_epoch((args.seed << 16) + epoch)  # timm orders images by this number alone
         self.task.train()
         total = self.updates * args.grad_accum_steps
         batches = islice(self.train_loader, total)
@@ -270,6 +270,8 @@ class Trainer:
         for name, value in vars(self.args).items():
             before = saved.get(name, defaults.get_default(name))  # the run may be older than the option
             if name not in PER_CALL and not (is_literal(before) and before == value):
+                if name == "world_size":  # which is no option
+                    reject("resume", path, f"its run had {before} processes, this one has {value}: start as many again")
                 more = f"; {further(path)}" if name == "epochs" else ""
                 reject(name, value, f"must be {before}, as in the run of {path}{more}")
         try:

@@ -78,6 +78,19 @@ def test_workers_of_spawned_ranks_are_forks(tmp_path):
     assert list(losses(cli.run(*command, "--save-dir", tmp_path))) == [1, 2]
 
 
+def test_the_last_update_of_an_epoch_is_divided_by_all_its_batches(tmp_path):
+    """Of three batches, the second rank has one, and then an empty one."""
+    flags = ("--task", "automaton", "--arch", "ilr_small", "--criterion", "answer_cross_entropy", "--batch-size", "8")
+    flags += ("--train-texts", "24", "--optimizer", "adam", "--dropout", "0", "--disable-validation", "--no-save")
+    lines = ("--max-update", "1", "--log-format", "json", "--log-interval", "1", "--save-dir", tmp_path)
+    found = []
+    for ranks, batches in ((1, 4), (2, 2)):
+        split = ("--distributed-world-size", ranks, "--update-freq", batches)
+        (line,) = cli.logged(cli.run("fairseq-train", *cli.HOST, *flags, *split, *lines))
+        found.append((float(line["gnorm"]), float(line["bsz"])))
+    assert found[1] == pytest.approx(found[0], abs=0.0011)
+
+
 def test_a_rank_that_starts_no_process_does_not_end_with_success(corpus, tmp_path):
     meeting = ("--distributed-init-method", "tcp://localhost:29511", "--distributed-world-size", "2")
     log = cli.train(corpus.data, tmp_path, *FLAGS, *meeting, "--distributed-rank", "1", fails=True)

@@ -221,7 +221,7 @@ def _augmentation(command_line: argparse.ArgumentParser) -> None:
 
 def _optimisation(command_line: argparse.ArgumentParser) -> None:
     add = command_line.add_argument_group("optimisation").add_argument
-    add("--epochs", type=int, default=300, help="how often training sees all images")
+    add("--epochs", type=int, default=300, help="how often training sees all images (with --aug-repeats N: an Nth)")
     add("--warmup-epochs", type=float, default=WARMUP_EPOCHS, help="how many of --epochs warm up; may be a fraction")
     add(
         "--warmup-prefix",
