@@ -34,6 +34,8 @@ def restore_float32_weights(loaded: None, optimizer: FP16Optimizer, state: dict[
     of the saved one, and is kept as it is.
     """
     for now, saved in zip(_exact(optimizer), state.get(EXACT, ())):
+        if now.shape != saved.shape:  # on a GPU, --fp16 has one tensor of all weights, of any size for torch
+            raise ValueError("loaded state dict contains a parameter group of another size")  # as torch's own error
         exact = saved.to(now.device)
         rounded = exact.to(optimizer.fp16_params[0].dtype).float()
         now.copy_(torch.where(rounded == now, exact, now))

@@ -70,6 +70,11 @@ def one_line(error: BaseException) -> str:
         text = _end_of_traceback(text)
     elif isinstance(error, IndexError) and text == "index out of range in self":  # of an embedding
         text = "the data have a symbol beyond the dictionary: damaged, or binarized with another one?"
+    elif "device-side assert triggered" in text:  # of the same and of other indices, on a GPU
+        text = (
+            "an index is out of range on the GPU: do the data have a symbol beyond the dictionary, because they are "
+            "damaged, or binarized with another one? --cpu says more"
+        )
     elif not isinstance(error, ArithmeticError | OSError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if type(error) is Exception and error.__context__:  # fairseq's, that a checkpoint's weights do not fit: which?

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_repairs.files import atomic_write, damage
-from fairseq_repairs.replace import before, instead
+from fairseq_repairs.replace import after, before, instead
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,22 @@ def copy_checkpoints_atomically(copy: Callable, src_path: str, dst_path: str, ov
     except OSError as error:
         raise _write_error(error, dst_path) from error
     return True
+
+
+@after(checkpoint_utils, "save_checkpoint")
+def save_updates_that_end_an_epoch(saved: None, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> None:
+    """Writes the checkpoint of `--save-interval-updates` also where an epoch ends, with `--no-epoch-checkpoints`.
+
+    fairseq writes none by update there, so that an average of the last ones has an older one in its place.
+    """
+    updates, interval, suffix = trainer.get_num_updates(), cfg.save_interval_updates, trainer.checkpoint_suffix
+    if not (cfg.no_epoch_checkpoints and epoch_itr.end_of_epoch()) or interval <= 0 or updates % interval:
+        return
+    if cfg.no_save or cfg.no_last_checkpoints or not trainer.should_save_checkpoint_on_current_rank:
+        return
+    last = Path(cfg.save_dir) / f"checkpoint_last{suffix}.pt"
+    named = last.with_name(f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt")
+    PathManager.copy(str(last), str(named), overwrite=True)
 
 
 def _write_error(error: OSError, path: str) -> OSError:

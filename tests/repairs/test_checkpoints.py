@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
+from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import DictConfig
 from torch import nn
 
@@ -89,8 +90,30 @@ def test_a_checkpoint_without_an_average_is_named(tmp_path):
 
 
 def test_each_rank_has_its_own_file_of_a_shard():
-    trainer = Namespace(data_parallel_world_size=2, data_parallel_rank=1, checkpoint_suffix="-shard1", tpu=False)
+    cfg = Namespace(distributed_training=Namespace(use_sharded_state=True))
+    trainer = Namespace(data_parallel_world_size=2, data_parallel_rank=1, is_fsdp=True, cfg=cfg, tpu=False)
     assert resuming._from_rank_0(trainer, lambda: "checkpoint_last-shard1.pt") == "checkpoint_last-shard1.pt"
+
+
+def test_half_precision_in_one_tensor_resumes_exactly_and_only_with_the_same_weights(monkeypatch):
+    """As on a GPU; None is the index of the CPU."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    args = upstream.arguments("transformer", "--fp16", "--optimizer", "adam", "--lr", "1e-3")
+
+    def build(weights: list[nn.Parameter]) -> FP16Optimizer:
+        return FP16Optimizer.build_optimizer(convert_namespace_to_omegaconf(args), weights)
+
+    weights = [nn.Parameter(torch.ones(size).half()) for size in (3, 4)]
+    first = build(weights)
+    first.zero_grad()
+    first.backward(sum((weight * 0.1).sum() for weight in weights))
+    first.clip_grad_norm(1.0)
+    first.step()
+    second = build(weights)  # from the rounded ones
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(*(next(iter(one.fp32_params.values())) for one in (first, second)))
+    with pytest.raises(ValueError, match="loaded state dict contains a parameter group"):
+        build([nn.Parameter(torch.ones(size).half()) for size in (3, 6)]).load_state_dict(first.state_dict())
 
 
 def test_the_code_of_others_builds_no_model_without_memory(trained_once, monkeypatch):

@@ -16,6 +16,7 @@ from fairseq.file_io import PathManager
 from fairseq_repairs import resuming, saving
 from fairseq_repairs.checkpoints import load_safely
 from fairseq_repairs.files import damage
+from tests.support import upstream
 
 STATE = {"model": {"weight": torch.arange(50_000.0)}}
 save = checkpoint_utils.torch_persistent_save
@@ -149,6 +150,13 @@ def test_zeros_are_damage_and_the_old_format_is_not(good):
 def test_a_file_is_no_folder_of_checkpoints(good):
     with pytest.raises(NotADirectoryError, match=r"^--save-dir .*checkpoint1\.pt: is a file, must be a folder$"):
         checkpoint_utils.verify_checkpoint_directory(str(good / "checkpoint1.pt"))
+
+
+def test_updates_that_end_an_epoch_are_saved_too(data, tmp_path):
+    flags = ("--no-epoch-checkpoints", "--save-interval-updates", "1", "--max-epoch", "2")
+    last = load_safely(upstream.run_training("transformer", data["text"], tmp_path, *flags))
+    saved = sorted(int(path.stem.rpartition("_")[2]) for path in tmp_path.glob("checkpoint_*_*.pt"))
+    assert saved == list(range(1, last["optimizer_history"][-1]["num_updates"] + 1))
 
 
 NAMES = ("_last", "_best", "3", "_3_500", ".best_bleu_21.5034", ".best_rouge-l_-0.1250")
