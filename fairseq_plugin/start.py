@@ -269,10 +269,13 @@ def choose(folder: Path, plan: Plan) -> Plan:
         short = f"time for {chosen.fitting} updates, fewer than {FEWEST_UPDATES}"
         raise ValueError(f"--minutes={plan.minutes:g}: {short}: must be at least {least}")
     for size in larger:
-        if chosen.is_enough and (tried := timed(folder, replace(plan, size=size))).is_enough:
-            chosen = tried
-        else:
+        try:
+            tried = timed(folder, replace(plan, size=size)) if chosen.is_enough else None
+        except torch.cuda.OutOfMemoryError:
             break
+        if tried is None or not tried.is_enough:
+            break
+        chosen = tried
     return chosen
 
 

@@ -127,11 +127,11 @@ def is_kept(row: Row) -> bool:
 
 
 def hold_out(corpus: Corpus, name: str, most: int, pairs: bool) -> None:
-    """Takes a set from the training rows: pairs at random, with all copies of them, or the end of running text."""
+    """Takes a set from the training rows: pairs at random, with all of the same source, or the end of running text."""
     rows = corpus.sets["train"]
     count = max(1, int(HELD_OUT * len(rows)))
     chosen = random.Random(1).sample(rows, min(count, most)) if pairs else rows[-count:]
-    taken = set(chosen)
-    corpus.sets["train"] = [row for row in rows if row not in taken] if pairs else rows[:-count]
+    taken = {source for source, *_ in chosen}  # another translation of it would give the model a hint
+    corpus.sets["train"] = [row for row in rows if row[0] not in taken] if pairs else rows[:-count]
     corpus.sets[name] = chosen
     corpus.notes.append(f"{name}: {len(chosen):,} lines of the training text were held out")

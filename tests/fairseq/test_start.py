@@ -229,7 +229,7 @@ def test_empty_and_too_long_pairs_are_left_out_and_copies_of_what_is_held_out_to
     assert not set(rows["train"]) & {*rows["test"], *rows["valid"]}
 
 
-def test_at_most_500_pairs_validate_always_the_same(tmp_path):
+def test_at_most_500_pairs_validate_always_the_same():
     def held_out() -> list:
         corpus = start_corpus.Corpus({"train": list(rows)}, [])
         start_corpus.hold_out(corpus, "valid", 500, pairs=True)
@@ -239,6 +239,16 @@ def test_at_most_500_pairs_validate_always_the_same(tmp_path):
     rows = [(f"Satz {number}", f"sentence {number}") for number in range(12_000)]
     assert len(held_out()) == 500
     assert held_out() == held_out() != rows[-500:]
+
+
+def test_another_translation_of_a_sentence_that_is_held_out_does_not_train():
+    rows = [(f"Satz {number // 5}", f"sentence {number}") for number in range(100)]
+    corpus = start_corpus.Corpus({"train": rows}, [])
+    start_corpus.hold_out(corpus, "test", 500, pairs=True)
+    trained, tested = ({source for source, _ in corpus.sets[name]} for name in ("train", "test"))
+    assert trained
+    assert tested
+    assert not trained & tested
 
 
 @pytest.mark.parametrize("length", [99, 100])

@@ -32,7 +32,9 @@ class Sequence(Text):
             yield job.prepare(script, *form, *split(self.data_settings))
         train = f"--task {self.task} " + (f"--tokens-per-sample {self.text} " if self.text else "")
         train += f"--log-format json {self.update} --max-update {self.updates} --no-epoch-checkpoints "
-        train += f"--save-interval-updates {self.save} --keep-interval-updates 1 " if self.save else ""
+        # Both: where an epoch ends, fairseq does not validate for --save-interval-updates alone.
+        often = f"--save-interval-updates {self.save} --validate-interval-updates {self.save} " if self.save else ""
+        train += f"{often}--keep-interval-updates 1 " if often else ""
         yield self.fairseq_train(job, f"{train} --log-interval {self.log}", *job.flags, binary=binary)
         trained = "--path {job.folder}/checkpoints/checkpoint_{my.checkpoint}.pt"
         if self.score:
