@@ -69,6 +69,7 @@ RESERVED = {
 }
 # Options of schedules, in updates, that timed rows stretch; --warmup-updates stays as given.
 IN_UPDATES = ("total_num_update", "lr_period_updates", "lr_deacy_period", "warmup_steps", "hold_steps", "decay_steps")
+COSINE = "cosine", "lr_period_updates"
 
 
 class TextComparison(Comparison):
@@ -137,15 +138,31 @@ class TextComparison(Comparison):
         return [python_step("train", train, flags, self._trained), self._scoring(best)]
 
     def _lasting(self, length: Length | None) -> list[str]:
-        """Flags of a training of that length, with the options of a schedule, see IN_UPDATES, in proportion."""
+        """Flags of a training that ends at that length and for no other reason, with its schedule in proportion."""
         if length is None:
             return []
         flags = ["--max-epoch", "0", "--max-update", str(length.total)]
-        for name in IN_UPDATES:
-            value = float(getattr(self.args, name, None) or 0)
-            if value > 0:
-                flags.append(f"{flag(name)}={round(value * length.stretch)}")
+        for name, off in (("patience", -1), ("stop_time_hours", 0)):
+            if getattr(self.args, name) > 0:
+                flags.append(f"{flag(name)}={off}")
+        for name, value in self._schedule(length).items():
+            # A cosine's period begins after the warm-up, which stays as given; others begin with the first update.
+            before = self.args.warmup_updates if (self.args.lr_scheduler, name) == COSINE else 0
+            flags.append(f"{flag(name)}={round((before + value) * length.stretch) - before}")
         return flags
+
+    def _schedule(self, length: Length) -> dict[str, float]:
+        """The options of the schedule that count updates, see IN_UPDATES.
+
+        A cosine that ends with --max-update has none. If the control ended before (--max-epoch, --patience), it has the
+        one that means the same.
+        """
+        args = self.args
+        given = {name: float(getattr(args, name, None) or 0) for name in IN_UPDATES}
+        found = {name: value for name, value in given.items() if value > 0}
+        if args.lr_scheduler == "cosine" and length.total < round((args.max_update or 0) * length.stretch):
+            found.setdefault("lr_period_updates", args.max_update - args.warmup_updates)
+        return found
 
     def _trained(self, folder: Path, _: str) -> Values:
         """Updates, the seconds that they took in all calls, without validation and saving, and the best validation."""
@@ -304,7 +321,7 @@ def time_of_update(args: Namespace) -> tuple[float, int]:
     trainer.begin_epoch(1)
     for samples in itertools.islice(updates, WARM_UP + TIMED):
         begin = time.perf_counter()
-        trainer.train_step(samples)
+        trainer.train_step(samples, raise_oom=True)  # otherwise fairseq skips a batch that does not fit
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken[WARM_UP:] or taken), len(updates)
 

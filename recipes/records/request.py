@@ -70,8 +70,9 @@ class Request(BaseModel):
         if self.settings != "paper":
             parts.append(self.settings)
         on_cifar10 = run.table.kind == "images" or run.settings(self.scale).keys.get("data") == "cifar10/prepare"
-        if on_cifar10 and self.cifar10 == "5000" and self.scale not in ("smoke", "paper"):
-            parts.append("5000")  # images
+        if on_cifar10 and self.scale not in ("smoke", "paper"):
+            # jpeg, of which the recorded results are, has no part; 5000 is a number of images.
+            parts += {"5000": ["5000"], "full": ["full"]}.get(self.cifar10, [])
         if self.scale != "smoke":
             parts += re.findall(r"--(?:max-update|epochs)[ =](\d+)", " ".join(self.flags))
         return "-".join(parts)

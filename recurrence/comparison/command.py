@@ -164,7 +164,7 @@ def _show(comparison: Comparison, rows: Sequence[Row], args: argparse.Namespace,
         print("\n# then each row with every seed, at its best rate")
     numbers = _trainings(rows, args)
     for name in (name for name in numbers if name in TIMED):
-        fitting = f"as many {comparison.length} as fit into the time of looped"
+        fitting = f"the number of {comparison.length} that comes nearest to the time of looped"
         print(f"\n# {name}: the commands of {TIMED[name]}, with {fitting}")
     print(f"\n# {sum(numbers.values())} trainings, logged in {LOGS}\n# {_estimate(comparison, rows, numbers)}")
 

@@ -186,7 +186,8 @@ class Runner:
                 return {"failure": f"{log}: {error}"}
             wrong = [name for name, value in values.items() if not math.isfinite(value)]
             if wrong:
-                values |= {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
+                failed = {"failure": f"{wrong[0]} is {values[wrong[0]]}", "diverged": True}
+                values = {name: value for name, value in values.items() if name not in wrong} | failed
         if not step.repeated:
             write_text(result, json.dumps(values))
         return values
@@ -283,7 +284,8 @@ def check_begun(runs: Sequence[Run]) -> None:
         changed = _options(now) ^ _options(now if begun is None else begun)
         if changed:
             output, flags = run.folder.parent.parent, " ".join(sorted(changed))
-            raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags})")
+            remedy = f"remove {run.folder} to train it anew, or give another --output"
+            raise ValueError(f"--output={output}: holds a run of {run.row} with other flags ({flags}); {remedy}")
 
 
 def _options(words: Sequence[str]) -> set[str]:

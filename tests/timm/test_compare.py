@@ -162,7 +162,10 @@ def test_a_dry_run_builds_few_models(images, tmp_path, monkeypatch, capsys):
     compare.main([str(images), "--output", str(tmp_path / "out"), *MODEL, *FLAGS, "--depth-range", "1-3", "--dry-run"])
     said = capsys.readouterr().out
     assert "| half_time " in said
-    assert "\n# half_time: the commands of half, with as many epochs as fit into the time of looped\n" in said
+    assert (
+        "\n# half_time: the commands of half, with the number of epochs that comes nearest to the time of looped\n"
+        in said
+    )
     assert "# about 0 minutes (looped 1 x 0.0, once" in said
     assert create.call_count <= 1 + 3 * 7 + 2 * 6 + 1
     assert not (tmp_path / "out").exists()
