@@ -7,6 +7,7 @@ from typing import Any
 
 import timm
 from safetensors import SafetensorError
+from timm.layers import to_2tuple
 from torch import nn
 from torch.serialization import DEFAULT_PROTOCOL, MAGIC_NUMBER
 
@@ -56,10 +57,11 @@ def load(path: Path, name: str | None = None, **kwargs: Any) -> nn.Module:
         saved = metadata.get("arch")
         unknown = f"names {saved!r}, which is not registered (see --user-module)" if saved else "does not name it"
         raise ValueError(f"--model: must name the model of {path}, which {unknown}")
-    model = _with_weights(path, name, {**trained_with(name, options), **kwargs}, checkpoint_path=str(path))
+    arguments = {**trained_with(name, options), **kwargs}
+    model = _with_weights(path, name, arguments, checkpoint_path=str(path))
     given = {option: getattr(options, option, None) for option in (*PREPROCESSING, "input_size")}
-    if options.img_size:
-        given["input_size"] = (model.in_chans, options.img_size, options.img_size)
+    if size := arguments.get("img_size", options.img_size):
+        given["input_size"] = (model.in_chans, *to_2tuple(size))
     given = {key: value for key, value in given.items() if value}
     given |= {f"test_{key}": None for key in ("input_size", "crop_pct") if key in given}  # those of other weights
     names = getattr(options, "label_names", None)
@@ -182,6 +184,8 @@ def trained_with(name: str, args: argparse.Namespace) -> dict[str, Any]:
     overlay = named.get("pretrained_cfg_overlay") or {}  # may give the preprocessing, besides a file
     if kept := {key: overlay[key] for key in (*PREPROCESSING, "crop_mode", "input_size") if key in overlay}:
         kwargs["pretrained_cfg_overlay"] = kept
+    if isinstance(tag := named.get("pretrained_cfg"), str):  # of other weights, whose preprocessing the training had
+        kwargs["pretrained_cfg"] = tag
     channels, *sides = getattr(args, "input_size", None) or (None,)  # train.py's --input-size
     for argument, value in (*given, ("in_chans", channels)):
         if value is not None:

@@ -77,7 +77,8 @@ class SReTConfig(ImageConfig):
         proj_drop_rate: dropout on the outputs of attention, MLPs and projections, and on hidden units.
         drop_path_rate: rises linearly from 0 and would reach this value after the last pass.
         drop_path_placement: "depth" gives pass i of P, counted over all stages, i / P of this rate; "published" gives
-            all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass.
+            all passes of block r of a stage the rate of pass s + r, where s is the stage's first pass. Without effect
+            at a rate of 0: timm saves this option, but no rates.
     """
 
     stem: str = option("conv", choices=tuple(STEMS))
@@ -108,8 +109,6 @@ class SReTConfig(ImageConfig):
             raise ValueError(
                 f"pass_loss={self.pass_loss}: must be 0 in a pyramid, where no pass ends a shallower model"
             )
-        if self.drop_path_placement != "depth" and not self.drop_path_rate:
-            raise ValueError(f"drop_path_placement={self.drop_path_placement!r}: needs drop_path_rate > 0")
         if self.embed_dim % 2:
             raise ValueError(f"embed_dim={self.embed_dim}: must be even, as the stem begins with half of it")
         if min(self.depths, default=0) < 1:

@@ -217,7 +217,6 @@ REJECTIONS = {
         (dict(permutation_seed=7, inference_permutation="random"), "permutation_seed=7: needs inference_permutation="),
         (dict(stem="patch", img_size=(64, 15)), r"img_size=\(64, 15\): must be >= 16, the side of a patch"),
         (dict(class_token=True), r"groups=.*: class_token=True needs 1 everywhere, as the token is in no slice"),
-        (dict(drop_path_placement="published"), "drop_path_placement='published': needs drop_path_rate > 0"),
         (dict(global_pool="token"), "global_pool='token': must be one of"),
         (dict(global_pool=""), "global_pool='': needs num_classes=0, or a class token"),
     ],

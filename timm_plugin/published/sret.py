@@ -39,7 +39,7 @@ def arguments(system: str, config: dict[str, Any]) -> dict[str, Any]:
         nll_ratio=config["np_mlp_ratio"],
         num_classes=config["num_classes"],
         drop_path_rate=config["drop_path_rate"],
-        drop_path_placement="published" if config["drop_path_rate"] else "depth",
+        drop_path_placement="published",
     )
 
 

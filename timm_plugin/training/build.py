@@ -109,7 +109,7 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
     """
     kwargs, config = dict(args.model_kwargs), model.pretrained_cfg
     if path := kwargs.get("checkpoint_path"):
-        return f"weights and head of {path}{_otherwise(path, model)}"
+        return f"weights and head of {path}{_otherwise(path, model)}{_other_classes(_classes_in(path), args)}"
     if not kwargs.get("pretrained"):
         return "new weights"
     file = config.get("file")
@@ -120,8 +120,22 @@ def origin(args: argparse.Namespace, model: nn.Module, missing: Sequence[str] = 
         weights += f", except for {len(new)} of {len(model.state_dict())} tensors, which are new ({listed(new)})"
     if config["num_classes"] != args.num_classes:
         return f"{weights}, and a new head in place of that for {config['num_classes']} classes"
-    difference = different_classes(config.get("label_names") or args.label_names, args.label_names)
-    return f"{weights}, and its head" + (f", whose classes DATA {difference}" if difference else "")
+    # timm forgets the names of a file's classes, which only a run's checkpoint holds.
+    head = config.get("label_names") or (_classes_in(file) if file else None)
+    return f"{weights}, and its head{_other_classes(head, args)}"
+
+
+def _classes_in(checkpoint: str) -> Sequence[str] | None:
+    """The names of the classes of a run's checkpoint, in the order of the logits; None if the file does not say."""
+    with suppress(OSError, *MALFORMED):
+        return getattr(options_in(Path(checkpoint)), "label_names", None)
+    return None
+
+
+def _other_classes(head: Sequence[str] | None, args: argparse.Namespace) -> str:
+    """How the classes of a head differ from those of DATA, as the end of a message; empty if not, or if unknown."""
+    difference = different_classes(head or args.label_names, args.label_names)
+    return f", whose classes DATA {difference}" if difference else ""
 
 
 def _otherwise(file: str | None, model: nn.Module) -> str:
@@ -211,7 +225,14 @@ def make_task(args: argparse.Namespace, model: nn.Module, device: torch.device) 
         reject("pass_loss", model.config.pass_loss, "must not be given with --teacher, whose labels are for one pass")
     if supervised:
         reject("teacher", args.teacher, f"must not be given with {args.model}, whose two depths learn from labels")
-    teacher = load_teacher(args).to(device)
+    sized = argparse.Namespace(**{**vars(args), "img_size": args.img_size or _side(model)})
+    teacher = load_teacher(sized).to(device)
     if args.distillation == "hard":
         return hard_distillation(model, teacher, **settings)
     return soft_distillation(model, teacher, args.temperature, **settings)
+
+
+def _side(model: nn.Module) -> int | None:
+    """The side of the images that a model is trained on without --img-size; None if they are not square."""
+    _, height, width = timm.data.resolve_model_data_config(model)["input_size"]
+    return height if height == width else None
