@@ -169,6 +169,8 @@ def write_hugging_face(state: dict[str, Any], folder: Path, dictionary: Path, pi
         hugging_face.write(new, config, weights, dictionaries, pieces)
     layers = [name for name in weights if name.endswith(("fc1.weight", "up_proj.weight"))]
     logger.info("wrote %s (%s)", folder, config["architectures"][0])
+    if config["model_type"] == "fsmt":
+        logger.info("needs transformers 5 or later: version 4 silently ties the output matrix to the embedding")
     logger.info(_sizes(state, folder, len(layers)))
 
 

@@ -61,8 +61,9 @@ class Model:
 
     def encode(self, line: str, tokenized: bool = False) -> list[int]:
         """The numbers of a line's symbols, which are separated by spaces if it is tokenized, without an end."""
-        words = line.split() if tokenized or self.pieces is None else self.pieces.encode(line, out_type=str)
-        return [self.numbers.get(word, self.unk) for word in words]
+        if self.pieces is not None and not tokenized:
+            line = " ".join(self.pieces.encode(line, out_type=str))  # split again, as fairseq does at blanks in a piece
+        return [self.numbers.get(word, self.unk) for word in line.split()]
 
     def decode(self, numbers: Iterable[int], tokenized: bool = False) -> str:
         """The text of symbols, or the symbols themselves with spaces between them."""

@@ -28,7 +28,8 @@ from recurrence.files import make_folder, write_text
 from recurrence.weights.names import to_theirs
 
 Converted = tuple[dict[str, Any], dict[str, Tensor]]  # the configuration and the weights
-SEARCH = dict(num_beams=5, early_stopping=True, max_length=200)  # as fairseq-generate's
+# As fairseq-generate's: at least one symbol and at most LONGEST, besides the first one and the end.
+SEARCH, LONGEST = dict(num_beams=5, early_stopping=True, min_length=2), 200
 
 
 def converted(model: BaseFairseqModel, args: argparse.Namespace) -> Converted:
@@ -166,24 +167,32 @@ def write(
         ids = dict(bos_token_id=config["bos_token_id"])
     ids |= dict(eos_token_id=eos, pad_token_id=source.pad())
     _write_json(folder / "config.json", {**config, **ids})
-    _write_json(folder / "generation_config.json", {**ids, **(SEARCH if is_translation else {})})
+    search: dict[str, Any] = {}
+    if is_translation:
+        most = min(LONGEST, config["max_position_embeddings"] - 1)
+        search = dict(SEARCH, max_length=most + 2, suppress_tokens=[source.pad()])
+    _write_json(folder / "generation_config.json", {**ids, **search})
     start = None if is_translation else config["bos_token_id"]
-    _write_tokenizer(folder, source, pieces, start)
+    longest = config["max_position_embeddings"] if is_translation else None
+    _write_tokenizer(folder, source, pieces, start, longest)
     if target != source:
-        _write_tokenizer(folder / "target", target, pieces, start)
+        _write_tokenizer(folder / "target", target, pieces, start, longest)
     try:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:  # of a full disk
         raise OSError(f"{folder}: cannot be written: {error}") from None
 
 
-def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, start: int | None) -> None:
+def _write_tokenizer(
+    folder: Path, dictionary: Dictionary, pieces: Path | None, start: int | None, longest: int | None
+) -> None:
     """Writes the tokenizer of a dictionary.
 
     Args:
         folder: made if it is missing.
         dictionary, pieces: see :func:`tokenizer`.
         start: the symbol before a language model's text; None for translation, whose sentences have one at the end.
+        longest: text in tokens, beyond which the tokenizer warns, and truncates if asked; None for any length.
     """
     make_folder(folder)
     end = dictionary.eos()
@@ -191,7 +200,8 @@ def _write_tokenizer(folder: Path, dictionary: Dictionary, pieces: Path | None, 
     tokenizer(dictionary, pieces, template).save(str(folder / "tokenizer.json"))
     tokens = dict(bos=end if start is None else start, eos=end, pad=dictionary.pad(), unk=dictionary.unk())
     names = {f"{name}_token": dictionary[index] for name, index in tokens.items()}
-    settings = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=start is not None)
+    settings: dict[str, Any] = dict(tokenizer_class="PreTrainedTokenizerFast", add_bos_token=start is not None)
+    settings |= {} if longest is None else dict(model_max_length=longest)
     _write_json(folder / "tokenizer_config.json", {**names, **settings})
 
 

@@ -61,6 +61,10 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
 def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDict:
     """The inverse of :func:`from_published`: the model's weights under the published keys, without fixed tables.
 
+    Only parameters are compared. The published code would compute something else for a model whose options add none:
+    positions in attention, another activation or scale of the embedding, `--attention-signal before`, `--post-norm`.
+    To be sure, compare the logits of `from_published(system, to_published(system, model, config), config)`.
+
     Raises:
         ValueError: the system is unknown, or its published code has no such parameter, or needs another one.
     """
