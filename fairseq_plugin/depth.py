@@ -53,9 +53,11 @@ def assignments(model: nn.Module, apart: bool) -> Iterator[curve.Setting]:
         for name, depths in possible.items():
             yield from (curve.Setting(f"{name} {n}", {**full, name: n}) for n in depths if n < full[name])
     else:
-        for n in sorted(set.intersection(*map(set, possible.values()))):
-            if dict.fromkeys(loops, n) != full:
-                yield curve.Setting(str(n), dict.fromkeys(loops, n))
+        common = sorted(set.intersection(*map(set, possible.values())))
+        settings = [curve.Setting(str(n), both) for n in common if (both := dict.fromkeys(loops, n)) != full]
+        if not settings:
+            raise ValueError("--apart: must be given, as encoder and decoder have no smaller depth in common")
+        yield from settings
     yield curve.Setting("+".join(map(str, dict.fromkeys(full.values()))), full)
 
 

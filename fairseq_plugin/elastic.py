@@ -124,6 +124,8 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     def forward(self, model, sample, reduce: bool = True):
         # fairseq-validate may run a model at a depth to which the options do not apply.
         if not self.given or not (model.training or self.depths):
+            if model.training:
+                self._check_trainer(idle=False, adaptive=_adapts(model))
             return super().forward(model, sample, reduce)
         if self.depths is None:
             self.depths = self.training_depths(model)
@@ -222,7 +224,11 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
                 except FieldError as error:
                     raise FieldError(error.field, error.value, f"{error.rule} ({side})", **error.others) from None
         idle = any(core.may_idle(loops[side], depth) for side, depth in found.items())
-        self._check_trainer(idle, adaptive=getattr(model.decoder, "adaptive_softmax", None) is not None)
+        self._check_trainer(idle, _adapts(model))
+        for side, depth in found.items():
+            if not depth.trains_full:
+                rule = f"no update runs all {len(depth.order)} passes of the {side}, as validation and inference do"
+                logger.warning("%s: %s; --mixed-depth would", shown_flag("depth_range", text), rule)
         updates, warmup = self.cfg.max_update, self.given.get("depth_warmup_updates", 0)
         if 0 < updates <= warmup:
             rule = f"not reached within the {updates} updates of this training"
@@ -257,6 +263,11 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if idle and not cfg.find_unused_parameters:
             rule = "must be given in several processes, because parameters of passes that do not run have no gradient"
             raise ValueError(f"--find-unused-parameters: {rule}")
+
+
+def _adapts(model: nn.Module) -> bool:
+    """Whether the output layer is an adaptive softmax."""
+    return getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
 
 
 def depth_ranges(text: str, sides: int) -> list[tuple[int, int]]:

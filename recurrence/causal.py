@@ -71,13 +71,19 @@ def run_causal(
 
     Returns:
         The state after the last pass, (B, T, C).
+
+    Raises:
+        ValueError: if the state began with another number of passes.
     """
+    depth = len(loop.indices(passes))
+    if state is not None and len(state.cache.slots) != depth:
+        began = len(state.cache.slots)
+        raise ValueError(f"{depth} passes: must be {began}, as when the incremental state began; start a new one")
     start = 0 if state is None else state.cache.length
     kept = None if state is None else state.kept_keys
     arguments = positions.causal_arguments(loop, x, padding, start, kept, passes)
     per_pass = arguments.pop("per_pass", {})
     if level_table is not None:
-        depth = len(loop.indices(passes))
         arguments["levels"] = level_table.levels(depth, start + x.size(1), padding, start, x)
     if contexts is not None:
         cross_bias = None if memory_padding is None else padding_bias(memory_padding, like=x)

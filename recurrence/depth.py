@@ -22,13 +22,14 @@ def same_kind(order: Order, passes: int) -> Order | None:
     """The order with `passes` passes by the same strategy or middle loop; None if there is none, or not at that depth.
 
     If several strategies give `order`, the first of `STRATEGIES` counts. So an order that runs each block once grows as
-    SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1).
+    SEQUENCE does: (0, 1) at 4 passes is (0, 0, 1, 1), not (0, 1, 0, 1). None, too, if a strategy and a loop differ:
+    (0, 1, 1) at 4 passes is (0, 1, 1, 0) by CYCLE (REV), and (0, 1, 1, 1) by a loop over block 1.
     """
-    for strategy in STRATEGIES.values():
-        other = strategy.at_depth(order, passes)
-        if other is not None:
-            return other
-    return middle_loop(order, passes)
+    found = (strategy.at_depth(order, passes) for strategy in STRATEGIES.values())
+    other, looped = next(filter(None, found), None), middle_loop(order, passes)
+    if other is None or looped is None or other == looped:
+        return other or looped
+    return None
 
 
 def passes_at(order: Order, passes: int) -> tuple[int, ...] | None:

@@ -50,6 +50,11 @@ class TrainingDepth:
     step: int = 1
     seed: int = 0
 
+    @property
+    def trains_full(self) -> bool:
+        """Whether some update runs all passes, as validation and inference do by default."""
+        return self.mixed or not self.drawn or len(self.order) in self.drawn
+
     def depth(self, update: int | None) -> int:
         """How many passes an update runs: drawn from those that are at least its smallest depth, or else the largest.
 

@@ -149,8 +149,9 @@ class ImageModel(nn.Module, ABC):
             draws = self.deep_supervision or not self.supervises_depths
             drawn = [depth.drawn and draws for depth in self.training_depths]
             return [depth.depth(self.num_updates) if draw else None for depth, draw in zip(self.training_depths, drawn)]
-        if self.passes and len(self.passes) != loops:
-            raise ValueError(f"passes={tuple(self.passes)}: must have a number for each of the {loops} loops")
+        if self.passes and not (isinstance(self.passes, Sequence) and len(self.passes) == loops):
+            shown = tuple(self.passes) if isinstance(self.passes, Sequence) else self.passes
+            raise ValueError(f"passes={shown}: must have a number for each of the {loops} loops")
         return self.passes or [None] * loops
 
     def may_idle(self) -> bool:

@@ -132,6 +132,9 @@ class Trainer:
         updates = args.epochs * self.updates
         if args.rank == 0 and 0 < updates <= (args.depth_warmup_updates or 0):
             logger.warning(f"--depth-warmup-updates {args.depth_warmup_updates}: training ends after {updates} updates")
+        if args.rank == 0 and not all(depth.trains_full for depth in getattr(model, "training_depths", ())):
+            rule = "no update runs all passes, with which the best epoch is chosen; --mixed-depth would"
+            logger.warning(f"--depth-range {'-'.join(map(str, model.config.depth_range))}: {rule}")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)
         self.scaler = utils.NativeScaler(device.type) if args.amp == "float16" else None
@@ -225,13 +228,14 @@ class Trainer:
         """
         self.task.eval()
         model = self.task.get_eval_model(ema=self.task.has_ema())
-        measured = self.evaluate_at(model)
-        looped = utils.unwrap_model(model)  # of several processes
-        ends = [depth.ends for depth in getattr(looped, "training_depths", ())]
+        full, looped = self.evaluate_at(model), utils.unwrap_model(model)  # of several processes
+        depths, measured = getattr(looped, "training_depths", ()), dict(full)
+        ends, whole = [depth.ends for depth in depths], tuple(len(depth.order) for depth in depths)
         if any(smallest != largest for smallest, largest in ends):
             for name, passes in zip(("smallest", "largest"), zip(*ends)):
                 looped.passes = passes
-                measured |= {f"{name}_depth_{key}": value for key, value in self.evaluate_at(model).items()}
+                found = full if passes == whole else self.evaluate_at(model)
+                measured |= {f"{name}_depth_{key}": value for key, value in found.items()}
             looped.passes = None
         return measured
 

@@ -97,7 +97,12 @@ class AnswerCrossEntropy(ElasticCrossEntropy):
         target = model.get_targets(sample, net_output)
         if target.dim() == 3:
             (loop,) = named_loops(model.decoder).values()
-            target = target[:, len(loop.indices(model.decoder.passes)) - 1]
+            passes, most = len(loop.indices(model.decoder.passes)), target.size(1)
+            if passes > most:
+                raise ValueError(
+                    f"{passes} passes: must be <= {most}, the passes for which the task has targets (--steps)"
+                )
+            target = target[:, passes - 1]
         has_target = target.ne(self.padding_idx)
         has_target[:, : self.ignore_prefix_size] = False
         return model.get_normalized_probs((logits[has_target], extra), log_probs=True), target[has_target]

@@ -49,6 +49,8 @@ def test_a_pass_uses_the_parameters_of_the_same_run_of_its_block(trained, used, 
         ((0, 1, 2, 1, 2, 3), 2, None),
         ((0, 0, 1, 1, 2), 3, None),  # two loops
         ((0, 1, 0, 0), 2, None),  # a block that runs once within the loop
+        ((0, 1, 1), 2, (0, 1)),
+        ((0, 1, 1), 4, None),  # (0, 1, 1, 0) by CYCLE (REV), (0, 1, 1, 1) by a loop
     ],
 )
 def test_an_order_keeps_its_strategy_at_another_depth(which, passes, expected):
