@@ -27,11 +27,16 @@ def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, 
         **common: options that all presets share.
 
     Raises:
-        ValueError: if a name is taken; fairseq would silently keep the other model.
+        ValueError: if a name is taken, as fairseq would silently keep the other model, or if a preset has an option
+            that the family lacks.
     """
     taken = {name, *presets} & {*MODEL_REGISTRY, *ARCH_MODEL_REGISTRY}
     if taken:
         raise ValueError(f"{sorted(taken)[0]}: another model is registered under that name")
+    known = model.options.known().keys()
+    for arch, preset in presets.items():
+        for key in sorted({*common, *preset} - known):
+            raise ValueError(f"{arch}: {key}: must be an option of {model.options.__name__}")
     register_model(name)(model)
     for arch, preset in presets.items():
         register_model_architecture(name, arch)(partial(model.options.fill, preset={**common, **preset}))

@@ -27,7 +27,8 @@ class Loop(nn.Module):
     Args:
         blocks: called as `block(x, own=..., **arguments)`, without `own` if passes own nothing.
         order: one block index per pass.
-        own: one module per pass with the parameters of that pass; None if passes own nothing.
+        own: one module per pass with the parameters of that pass; None if passes own nothing. Cross-attention, Admin,
+            unsharing and the image models need a :class:`recurrence.block.Pass` for each pass.
         inject: blocks whose later passes also get the input of the block's first pass.
         join: called as `join(x, first)` with the state and that input, both (B, T, C); returns the input of the pass.
 

@@ -103,6 +103,8 @@ class ImageConfig:
                 raise ValueError(f"{spec.name}={value!r}: must be of type {kind}")
             if spec.name in self.fixed and value != spec.default:
                 raise ValueError(f"{spec.name}={value!r}: must be {spec.default!r} in this family")
+            if value is None:  # of an allowed type, see above
+                continue
             if about.get("choices") and value not in about["choices"]:
                 raise ValueError(f"{spec.name}={value!r}: must be one of {about['choices']}")
             if about.get("least") is not None and value < about["least"]:
@@ -144,9 +146,10 @@ class ImageConfig:
             blocks: number of blocks of each stage, each run once.
 
         Raises:
-            ValueError: if there is no such model.
+            ValueError: if there is no such model. A family that has one also defines `more_heads` and `narrower_heads`,
+                see :class:`recurrence.comparison.controls.Controls`.
         """
-        return dict(DEPTH_OPTIONS)
+        raise ValueError(f"{type(self).__name__}: defines no model without a loop to compare it with (`unshared`)")
 
 
 DEPTH_OPTIONS = {

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.elastic import TrainingDepth
+from recurrence.errors import FieldError
 from recurrence.loop import Loop
 from recurrence.order import Order, block_count, check_order
 from recurrence.parts import FeedForward
 from timm_plugin._compat import update_model_input_size
-from timm_plugin._config import ImageConfig, fits, option
+from timm_plugin._config import DEPTH_OPTIONS, ImageConfig, fits, option
 from timm_plugin._create import create
 from timm_plugin._layers import DropPath
 from timm_plugin._model import ImageModel, loop_groups, require_batch, take
@@ -110,7 +111,7 @@ class ViTConfig(ImageConfig):
         """The plain ViT of the same size, see :meth:`ImageConfig.unshared`."""
         (depth,) = blocks
         same = {name: getattr(self, name) for name in ViTConfig.options()}
-        return {**same, **super().unshared(blocks), "model": "plain_vit", "depth": depth, "order": None}
+        return {**same, **DEPTH_OPTIONS, "model": "plain_vit", "depth": depth, "order": None}
 
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
         """For :mod:`timm_plugin.compare`, see :meth:`recurrence.comparison.controls.Controls.more_heads`."""
@@ -156,6 +157,8 @@ class LoopedVisionTransformer(ImageModel):
         self.pos_drop = nn.Dropout(config.pos_drop_rate)
         tokens = self.patch_embed.num_patches + self.num_prefix_tokens
         self.loop = self.make_loop(config, tokens)
+        if config.order is not None and self.loop.order != tuple(config.order):
+            raise FieldError("order", config.order, "must not be given, because this family has an order of its own")
         depths = self.loop.passes // self.passes_per_depth
         if config.drop_path_rate:
             for index, own in enumerate(self.loop.own):
@@ -200,7 +203,7 @@ class LoopedVisionTransformer(ImageModel):
 
     def shows_order(self) -> bool:
         """Whether the names in a checkpoint show which block ran in which pass, so that it need not store the order."""
-        return self.config.order is None and bool(self.loop.own.state_dict())
+        return self.config.order is None and len(self.loop.blocks) == 1 and bool(self.loop.own.state_dict())
 
     def positions(self) -> Tensor | None:
         """The table that is added once, before the first pass: (1, N, C); None for none."""
@@ -244,7 +247,7 @@ class LoopedVisionTransformer(ImageModel):
 
         In training, all passes run, whatever depth the update draws.
         """
-        run = self.loop.indices(None if self.training else self.passes and self.passes[0])
+        run = self.loop.indices(None if self.training else self.depths()[0])
         taken = take(len(run) // self.passes_per_depth, indices)
         if stop_early:
             run = run[: (taken[-1] + 1) * self.passes_per_depth]

@@ -1,6 +1,7 @@
 """Converts looped vision transformers to timm's `VisionTransformer`."""
 
 import timm
+import torch.nn.functional as F
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 
@@ -8,6 +9,7 @@ from recurrence.weights.names import StateDict
 from recurrence.weights.unshare import is_one, unshare
 from timm_plugin._model import ImageModel
 from timm_plugin._names import BLOCK
+from timm_plugin._vit import LoopedVisionTransformer
 
 # It has ImageNet's mean and std, like all models of this plugin; arguments set its sizes.
 UPSTREAM = "deit_base_patch16_224"
@@ -38,6 +40,13 @@ def to_timm(model: ImageModel) -> VisionTransformer:
         raise ValueError(f"{name}: {error}") from None
     if not is_one(factor):
         raise ValueError(f"norm_eps={model.config.norm_eps}: must be {EPSILON}, as timm's VisionTransformer has it")
+    if not model.loop.blocks[0].pre_norm:
+        raise ValueError(f"{name}: its blocks are post-norm, and timm's are pre-norm")
+    if any(block.ffn is not None and block.ffn.activation is not F.gelu for block in model.loop.blocks):
+        raise ValueError(f"{name}: the activation of its MLP is not torch.nn.functional.gelu, which timm's has")
+    for method in ("embed", "positions", "levels", "encode", "pool"):
+        if getattr(type(model), method) is not getattr(LoopedVisionTransformer, method):
+            raise ValueError(f"{name}: it has a method `{method}` of its own")
     weights = {key: tensor for key, tensor in model.state_dict().items() if key.startswith(REST)}
     for index, layer in enumerate(layers):
         for theirs, ours in BLOCK.items():

@@ -169,5 +169,6 @@ def deit_108(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 @register_model
 def deit_108_mixed(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """DeiT-108 with 54 stored blocks, run twice, trained at mixed depth; not in the paper"""
-    preset = dict(DEIT_TINY, depth=54, loops=2, mixed_depth=True)
+    mixed = kwargs.get("loops") != 1  # one run of each block is the shallow model alone
+    preset = dict(DEIT_TINY, depth=54, loops=2, mixed_depth=mixed)
     return _create_recursive_deit("deit_108_mixed", pretrained, preset, kwargs)

@@ -42,7 +42,7 @@ from recurrence.papers.sret import Recursion, sret
 from recurrence.private_torch import is_plain
 from recurrence.weights.names import rename
 from timm_plugin._compat import update_model_input_size
-from timm_plugin._config import ImageConfig, option
+from timm_plugin._config import DEPTH_OPTIONS, ImageConfig, option
 from timm_plugin._create import create, image_cfg
 from timm_plugin._layers import STEMS, DropPath
 from timm_plugin._model import ImageModel, loop_groups, require_batch, take
@@ -174,7 +174,7 @@ class SReTConfig(ImageConfig):
 
     def unshared(self, blocks: Sequence[int]) -> dict[str, Any]:
         """See :meth:`ImageConfig.unshared`; a block has the slices of its first run."""
-        return {**super().unshared(blocks), "depths": tuple(blocks), "loops": 1}
+        return {**DEPTH_OPTIONS, "depths": tuple(blocks), "loops": 1}
 
     def more_heads(self, steps: int, hidden: int) -> dict[str, Any]:
         """See :meth:`recurrence.comparison.controls.Controls.more_heads`; `hidden` is that of the first stage."""
@@ -529,4 +529,5 @@ def sret_108(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 @register_model
 def sret_108_mixed(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """SReT-108 trained at mixed depth, beside one run of each of its 54 blocks"""
-    return _create_sret("sret_108_mixed", pretrained, dict(DEEP, mixed_depth=True), kwargs)
+    mixed = kwargs.get("loops") != 1  # one run of each block is the shallow model alone
+    return _create_sret("sret_108_mixed", pretrained, dict(DEEP, mixed_depth=mixed), kwargs)

@@ -82,8 +82,11 @@ def unshare(loop: Loop, epsilon: float = 1e-5) -> tuple[list[StateDict], Factor]
 def check(loop: Loop) -> None:
     """Raises ValueError if a loop has a part that plain layers cannot have, and names it."""
     for block in loop.blocks:
-        if not getattr(block, "foldable", False):  # it may have parts that the layers would silently lack
-            raise ValueError(f"{type(block).__name__} is not a block of attention and FFN with LayerNorms")
+        # Not inherited by a class with another `forward`: it may have parts that the layers would silently lack.
+        maker = next(kind for kind in type(block).__mro__ if "forward" in vars(kind))
+        if not {**vars(maker), **vars(block)}.get("foldable", False):
+            rule = "is not a block of attention and FFN with LayerNorms"
+            raise ValueError(f"{type(block).__name__} {rule}, or does not say so (`foldable` of its class)")
         if block.pre_norm and getattr(block, "residuals", None):
             raise ValueError("residual coefficients: a pre-norm upstream layer adds to the stream as it is")
     if not any(block.ffn is not None for block in loop.blocks):
