@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq.models import FairseqLanguageModel
-from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
 from fairseq_plugin import adaptive
@@ -120,7 +119,7 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
         else:
             tied = embedding if args.share_decoder_input_output_embed else None
             output = output_layer(width, len(target), False, tied, args.embedding_std)
-        model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most, source.pad()))
+        model = cls(LanguageDecoder(target, embedding, inputs, stack, output, most - uncounted(task), source.pad()))
         model.set_loops(args)
         model.depth_rules = dict(step=cls.depth_step(args))
         return model
@@ -129,7 +128,8 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
     def _check(cls, args, task) -> None:
         """Raises ValueError for options that conflict."""
         cls.options.check(args)
-        if isinstance(task, TranslationTask) or task.source_dictionary is None:  # None: a task that reads speech
+        has_source = isinstance(task.max_positions(), tuple | list | dict)  # of two sides, or of pairs of languages
+        if has_source or task.source_dictionary is None:  # None: a task that reads speech
             rule = "has a source, which a language model does not read; must be language_modeling"
             raise ValueError(f"--task: {type(task).__name__} {rule}")
         symbols, target = len(task.source_dictionary), len(task.target_dictionary)
@@ -148,6 +148,12 @@ class LanguageModel(ConfiguredModel, FairseqLanguageModel):
 
 
 def remember_positions(args, task) -> int:
-    """Number of learned positions, see :func:`store_positions`."""
-    known = args.max_target_positions, getattr(task.args, "max_target_positions", None), task.args.tokens_per_sample
+    """Number of learned positions, see :func:`store_positions`: by default one for each token of a training text."""
+    text = task.args.tokens_per_sample + uncounted(task)
+    known = args.max_target_positions, getattr(task.args, "max_target_positions", None), text
     return store_positions(args, "max_target_positions", next(number for number in known if number is not None))
+
+
+def uncounted(task) -> int:
+    """Tokens of a text that fairseq does not count in its length: the first one of `--add-bos-token`."""
+    return int(bool(getattr(getattr(task, "args", None), "add_bos_token", False)))

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from fairseq.models import FairseqEncoderDecoderModel
-from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 from torch import nn
@@ -25,7 +24,6 @@ from fairseq_plugin.embedding import (
 from fairseq_plugin.encoder import LoopedEncoder
 from fairseq_plugin.options import ACTIVATIONS, SIDES, ConfiguredModel, StackOptions, option, position_option
 from fairseq_plugin.register import activation
-from fairseq_plugin.tasks.answers import AnswerTask
 from recurrence import position
 from recurrence.block import Shape
 from recurrence.errors import FieldError
@@ -41,11 +39,11 @@ OLDER_POSITIONS = dict(
 # Tasks whose models are of another kind.
 NOT_FOR = {
     MultilingualTranslationTask: "builds a model of fairseq's own parts for each pair of languages",
-    (LanguageModelingTask, AnswerTask): "has no source, which an encoder-decoder needs",
     TranslationLevenshteinTask: "edits a sentence, which needs a Levenshtein model",
 }
 NOT_TRAINED_BY = {
     "label_smoothed_cross_entropy_with_alignment": "fused attention gives no weights to train; --print-alignment works",
+    "ctc": "needs an encoder with an output layer of its own",
     "label_smoothed_cross_entropy_with_ctc": "needs an encoder with an output layer of its own",
 }
 LIMITS = dict(zip(SIDES, ("max_source_positions", "max_target_positions")))
@@ -89,6 +87,8 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
     """An encoder and a decoder, each a loop. A family defines `options`, `initialise` and :meth:`loop`.
 
     Attributes:
+        initialise: called with each finished loop, changes it in place, see :mod:`recurrence.init`. `fairseq_` and
+            `normal_` draw every `nn.Linear` anew, those of passes included.
         reads_text: whether its encoder does; otherwise it reads speech.
         full_context_alignment: True: fairseq aligns by running the decoder once over the finished translation. The
             steps of a search keep attention only in a model prepared for it, and a hub interface does not prepare its
@@ -263,12 +263,15 @@ class LoopedTransformer(ConfiguredModel, FairseqEncoderDecoderModel):
 
 def check_task(args, task) -> None:
     """Raises ValueError for a task or a criterion that needs another kind of model."""
-    for kind, reason in NOT_FOR.items():
-        if isinstance(task, kind):
-            raise ValueError(f"--task: {type(task).__name__} {reason}; must be translation")
     criterion: Any = getattr(args, "criterion", None)
     if criterion in NOT_TRAINED_BY:
         raise ValueError(f"--criterion={criterion}: {NOT_TRAINED_BY[criterion]}")
+    for kind, reason in NOT_FOR.items():
+        if isinstance(task, kind):
+            raise ValueError(f"--task: {type(task).__name__} {reason}; must be translation")
+    if not isinstance(task.max_positions(), tuple | list):  # the largest source and target of a task that has both
+        rule = "has no source, which an encoder-decoder needs; must be translation"
+        raise ValueError(f"--task: {type(task).__name__} {rule}")
 
 
 def _position_table(args, embedding: nn.Embedding) -> position.Table:

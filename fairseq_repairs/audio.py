@@ -156,14 +156,14 @@ def read_files_in_hub_interface(
         return read(kind, task, audio)
     if not isinstance(audio, str):
         raise TypeError(f"predict takes the path of an audio file; {type(audio).__name__} is for models of waveforms")
-    file = task.build_dataset_for_inference([audio], [1])
-    speech, most = file[0], task.max_positions()[0]
-    if len(speech.source) > most:
+    file, most = task.build_dataset_for_inference([audio], [1]), task.max_positions()[0]
+    _, (length,) = task.get_interactive_tokens_and_lengths([audio], None)  # in frames, also of a waveform
+    if length > most:
         logger.warning(
-            f"{audio}: is {len(speech.source)} frames long, more than max_source_positions={most}: the text "
+            f"{audio}: is {length} frames long, more than max_source_positions={most}: the text "
             "may be wrong or incomplete; cut the file into parts"
         )
-    return file.collater([speech])
+    return file.collater([file[0]])
 
 
 class AudioError(ValueError, OSError):
@@ -197,17 +197,20 @@ def reject_bad_audio(
 
 
 def _reject_truncated(path: str) -> None:
-    """Raises ValueError for a WAV file with fewer samples than its header says."""
+    """Raises ValueError for a part beyond the end of its zip, and a WAV with fewer samples than its header says."""
     name, place = audio_utils.parse_path(path)
-    if place:
-        return  # the zip reader checks the length of its parts
+    stored = os.path.getsize(name)
+    start, end = (place[0], sum(place)) if place else (0, stored)
+    if end > stored:
+        raise ValueError(f"truncated: {name} has {stored:,} of {end:,} bytes")
     with open(name, "rb") as file:
+        file.seek(start)
         if file.read(4) != b"RIFF":
             return
-        file.seek(12)
+        file.seek(start + 12)
         while len(header := file.read(8)) == 8:
             size = int.from_bytes(header[4:], "little")
-            left = os.path.getsize(name) - file.tell()
+            left = end - file.tell()
             if header[:4] == b"data":
                 if left < size < STREAMED:
                     raise ValueError(f"truncated: has {left:,} of {size:,} bytes of samples")

@@ -9,11 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import torch
 from bitarray import bitarray
 from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.data.huffman import huffman_coder
+from fairseq.data.lm_context_window_dataset import LMContextWindowDataset
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import MissingMandatoryValue
 
@@ -152,6 +154,23 @@ def evaluate_on_each_rank(cfg: Any, **kwargs) -> None:
     """
     distributed = getattr(cfg, "distributed_training", cfg)  # of a flat Namespace, too
     distributed.distributed_world_size, distributed.distributed_rank = 1, 0
+
+
+@instead(LMContextWindowDataset, "collater")
+def read_context_of_each_batch(collate: Callable, window: LMContextWindowDataset, samples: list[dict]) -> dict:
+    """Gives each batch of `--context-window` the tokens that stand before it in the text.
+
+    fairseq gives it the end of the batch that the same process read before, which is another part of the text with
+    several `--num-workers` or `--num-shards`; and it fails at the empty batch that makes shards equally long.
+    """
+    if not samples:
+        return {}
+    first, tokens = int(samples[0]["id"]), torch.zeros(0, dtype=torch.long)
+    while first > 0 and len(tokens) < window.context_window:
+        first -= 1
+        tokens = torch.cat([window.dataset[first]["source"], tokens])
+    window.prev_tokens = tokens[-window.context_window :].numpy()
+    return collate(window, samples)
 
 
 @after("fairseq_cli.eval_lm", "eval_lm")

@@ -1,6 +1,8 @@
 """Search: n-gram blocking, diverse beams, limits on the length, an encoder without a removed fast path."""
 
 import logging
+from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +15,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor, nn
 
-from fairseq_repairs.replace import after, at_once, before
+from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,48 @@ def repair_steps(generator: SequenceGenerator, *args, **kwargs) -> None:
     for kind, step in STEPS.items():
         if isinstance(search, kind):
             search.step = partial(step, search)
+
+
+@before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")
+def apply_temperature_to_all_bands(search: SequenceGenerator, *args, **kwargs) -> None:
+    """Lets `--temperature` act on the probabilities of an adaptive softmax.
+
+    fairseq divides what the decoder returns, which are features there: each band is then sharpened by itself, and the
+    bands keep wrong shares. The method is replaced in the object, because TorchScript compiles that of the class.
+    """
+    decoders = [getattr(model, "decoder", None) for model in search.model.models]
+    if any(getattr(decoder, "adaptive_softmax", None) is not None for decoder in decoders):
+        search.model.forward_decoder = partial(_forward_decoder, search.model)
+
+
+def _forward_decoder(
+    ensemble: nn.Module, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
+) -> tuple[Tensor, Tensor | None]:
+    """As fairseq's, with the temperature on the log-probabilities."""
+    lprobs, attention = type(ensemble).forward_decoder(ensemble, tokens, encoder_outs, incremental_states)
+    return (lprobs if temperature == 1 else (lprobs / temperature).log_softmax(-1)), attention
+
+
+@before(SequenceGeneratorWithAlignment, "generate")
+def reject_alignments_without_source_words(search: Any, models: Any, sample: dict, *args, **kwargs) -> None:
+    """Rejects `--print-alignment` for a language model and for speech, where fairseq fails after the first search."""
+    source = sample["net_input"].get("src_tokens")
+    if not search.model.has_encoder() or (source is not None and source.dim() > 2):
+        raise ValueError("--print-alignment: a language model and a model of speech have no source words to align")
+
+
+@instead(TranslationMultiSimpleEpochTask, "build_generator")
+def translate_in_hub_interface(
+    build: Callable, task: Any, models: Any, args: Any, *more, prefix_allowed_tokens_fn: Any = None, **kwargs
+) -> Any:
+    """Lets the hub interface translate with `translation_multi_simple_epoch`.
+
+    It passes an argument that this task's function does not take (a TypeError), but finds among the options.
+    """
+    if prefix_allowed_tokens_fn is not None:
+        given = vars(args) if isinstance(args, Namespace) else args
+        args = Namespace(**given, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn)
+    return build(task, models, args, *more, **kwargs)
 
 
 @before((SequenceGenerator, SequenceGeneratorWithAlignment), "generate")

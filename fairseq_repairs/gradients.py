@@ -1,5 +1,5 @@
-"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols, and
-what the gradients of an epoch's last update are divided by.
+"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols, what
+the gradients of an epoch's last update are divided by, and what R-Drop reports.
 """
 
 from collections.abc import Callable, Iterable
@@ -76,3 +76,33 @@ def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, mod
 
     with model.decoder.adaptive_softmax.register_forward_hook(move):
         return forward(criterion, model, *args, **kwargs)
+
+
+try:
+    from fairseq.criterions.label_smoothed_cross_entropy_with_rdrop import RdropLabelSmoothedCrossEntropyCriterion
+except ImportError:  # a version of fairseq that does not have it
+    R_DROP: tuple[type, ...] = ()
+else:
+    R_DROP = (RdropLabelSmoothedCrossEntropyCriterion,)
+
+
+@instead(R_DROP, "forward")
+def double_batches_in_training_only(
+    forward: Callable, criterion: Any, model: Any, sample: dict, reduce: bool = True, net_output: Any = None
+) -> tuple:
+    """Lets R-Drop (`--rdrop-alpha`) run a batch twice in training only, and log the mean of both runs.
+
+    fairseq doubles it in validation, too, where both halves are equal: it reports twice the loss and the square of the
+    perplexity, and `--eval-bleu` fails with an IndexError, because the sources stay doubled.
+    """
+    given = net_output is not None or "encoder_out" in sample["net_input"]  # of fairseq's multitask criterions
+    if given or criterion.rdrop_alpha <= 0:
+        return forward(criterion, model, sample, reduce, net_output)
+    if model.training:
+        loss, size, log = forward(criterion, model, sample, reduce)
+        return loss, size, {**log, "nll_loss": log["nll_loss"] / 2}
+    alpha, criterion.rdrop_alpha = criterion.rdrop_alpha, 0.0
+    try:
+        return forward(criterion, model, sample, reduce)
+    finally:
+        criterion.rdrop_alpha = alpha

@@ -21,11 +21,21 @@ from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
 from fairseq_repairs.files import bounded_lines
-from fairseq_repairs.replace import after, instead
+from fairseq_repairs.replace import after, before, in_groups, instead
 
 logger = logging.getLogger(__name__)
 TRANSLATING = FairseqTask, MultilingualTranslationTask, TranslationMultiSimpleEpochTask  # each defines inference_step
 OF_TEXT = {"src_tokens", "src_lengths", "prev_output_tokens"}  # the inputs of a model that translates text
+
+
+@before("fairseq_cli.interactive", "main")
+def warn_of_unused_prefix(cfg: Any, **kwargs) -> None:
+    """Says that `--prefix-size` has no effect: the prefix is the beginning of a reference, and here there is none."""
+    if in_groups(cfg).generation.prefix_size > 0:
+        logger.warning(
+            "--prefix-size: has no effect in fairseq-interactive, which has no references: a multilingual model of "
+            "speech chooses the language itself; in the hub interface, predict(..., tgt_lang=...) gives it"
+        )
 
 
 @instead("fairseq_cli.interactive", "buffered_read")

@@ -187,10 +187,16 @@ class SpeechToText(ParameterSharing):
             data_name_or_path: folder of the data's dictionary and of `config_yaml`.
             config_yaml: the configuration of the data.
             **kwargs: options that replace the checkpoint's, such as `beam=5`.
+
+        Raises:
+            ValueError: if there are several checkpoints.
         """
         where = model_name_or_path, checkpoint_file, data_name_or_path, cls.hub_models()
         loaded = hub_utils.from_pretrained(*where, config_yaml=config_yaml, **kwargs)
-        model = loaded["models"][0]
+        if len(loaded["models"]) > 1:
+            rule = "must be one checkpoint; fairseq-generate --path takes several"
+            raise ValueError(f"checkpoint_file={checkpoint_file}: {rule}")
+        (model,) = loaded["models"]
         model.prepare_for_inference_(loaded["args"])
         return S2THubInterface(loaded["args"], loaded["task"], model)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import sentencepiece
 from speech import Utterance, write_configuration, write_set
 
-SPECAUGMENT = dict(freq_mask_F=27, freq_mask_N=2, time_mask_N=2, time_mask_T=100, time_mask_p=1.0, time_wrap_W=0)
+SPECAUGMENT = dict(freq_mask_F=27, freq_mask_N=2, time_mask_N=2, time_mask_T=100, time_mask_p=1.0, time_warp_W=0)
 
 
 def utterances(folder: Path) -> Iterator[Utterance]:

@@ -24,7 +24,7 @@ from speech import Utterance, write_configuration, write_set
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 RATE = 16000
-SPECAUGMENT = dict(freq_mask_F=20, freq_mask_N=1, time_mask_N=1, time_mask_T=10, time_mask_p=1.0, time_wrap_W=0)
+SPECAUGMENT = dict(freq_mask_F=20, freq_mask_N=1, time_mask_N=1, time_mask_T=10, time_mask_p=1.0, time_warp_W=0)
 Recordings = dict[str, list[tuple[str, Path]]]
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_plugin.decoder import Contexts
+from fairseq_repairs import decoding
 from tests.support import language, models, speech
 from tests.support.searching import (
     continue_prompts,
@@ -167,3 +169,18 @@ def test_beam_search_goes_on_from_prompts(arch, flags):
         assert all(one["tokens"][: len(given)].tolist() == given for one in continuations)
         for one in continuations:
             expect_scores_of_the_full_forward(model, one)
+
+
+@pytest.mark.parametrize("of_bands", [True, False])
+def test_the_temperature_acts_on_probabilities(of_bands):
+    """Also on those of an adaptive softmax."""
+    name = "cycle_lm" if of_bands else "ilr_small"
+    model = models.tiny(name)
+    assert (model.decoder.adaptive_softmax is not None) == of_bands
+    (tokens,) = models.inputs(name, target_lengths=(7,))
+    search = SequenceGenerator([model], model.decoder.dictionary, temperature=0.5)
+    decoding.apply_temperature_to_all_bands(search)
+    with torch.no_grad():
+        found, _ = search.model.forward_decoder(tokens, [], [{}], 0.5)
+        expected = (models.log_probabilities(model, tokens)[:, -1] / 0.5).log_softmax(-1)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)

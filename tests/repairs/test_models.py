@@ -170,6 +170,10 @@ def test_a_model_is_validated_without_its_task(trained_once):
 def test_buckets_and_bf16_train(data, tmp_path):
     upstream.run_training("transformer", data["text"], tmp_path, "--num-batch-buckets", "2", "--bf16")
 
+    def test_r_drop_doubles_batches_in_training_only(self, data, tmp_path):
+        flags = ("--criterion", "label_smoothed_cross_entropy_with_rdrop", "--rdrop-alpha", "5", "--eval-bleu")
+        upstream.run_training("transformer", data["text"], tmp_path, *flags)
+
 
 class TestMultilingual:
     """A task with a dictionary per language, each of them a source and a target."""
@@ -277,6 +281,17 @@ class TestLanguageModel:
         assert upstream.use("eval_lm", data, path, *ranks) == upstream.use("eval_lm", data, path, *ranks[4:])
         with pytest.raises(ValueError, match="^no token was evaluated"):  # all blocks are in one batch
             upstream.use("eval_lm", data, path, *ranks[4:], "--num-shards", "2", "--shard-id", "1")
+
+    def test_workers_and_shards_read_the_text_before_their_batches(self, trained_once):
+        data, path = trained_once("transformer_lm")
+        window = ("--tokens-per-sample", "12", "--context-window", "4", "--batch-size", "1")
+        expected = upstream.use("eval_lm", data, path, *window)[0]
+        assert upstream.use("eval_lm", data, path, *window, "--num-workers", "2")[0] == expected
+
+    def test_an_alignment_without_source_words_is_rejected(self, trained_once):
+        data, path = trained_once("transformer_lm")
+        with pytest.raises(ValueError, match="^--print-alignment: a language model .* no source words to align$"):
+            upstream.answer(data, path, "one\n", "--task", "language_modeling", "--print-alignment")
 
     def test_every_prompt_is_continued(self, trained_once):
         data, path = trained_once("transformer_lm")
