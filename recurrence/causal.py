@@ -75,7 +75,7 @@ def run_causal(
     Raises:
         ValueError: if the state began with another number of passes.
     """
-    depth = len(loop.indices(passes))
+    depth = len(loop.order if passes is None else loop.indices(passes))
     if state is not None and len(state.cache.slots) != depth:
         began = len(state.cache.slots)
         raise ValueError(f"{depth} passes: must be {began}, as when the incremental state began; start a new one")

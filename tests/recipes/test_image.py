@@ -91,7 +91,7 @@ def test_a_row_first_trains_its_teacher_and_what_it_starts_from(tmp_path):
     assert ["--epochs=1" in words for words in trained] == [False, False, False, True]
     folders = [Path(words[words.index("--output") + 1]) for words in trained]
     assert folders[0] == folders[2]
-    assert [folder.parts[-3] for folder in folders[1:]] == ["small", "small", "small-1"]
+    assert [folder.parts[-3] for folder in folders[1:]] == ["small-full", "small-full", "small-full-1"]
     for student in trained[1::2]:
         assert student[student.index("--teacher-checkpoint") + 1] == f"{folders[0]}/last.pth.tar"
     assert f"checkpoint_path={folders[1]}/last.pth.tar" in trained[3]
