@@ -123,6 +123,8 @@ def test_both_of_any_two_options_act_or_they_are_rejected(family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for pair in itertools.combinations(options, 2):
+            if "drop_path_placement" in pair and "drop_path_rate" not in pair:
+                continue  # no rule, because timm saves this option and no rates
             updates = UPDATES if DEPTH_OPTIONS.keys() & set(pair) else 1
             both = Seen(family, {option: value(family, option) for option in pair})
             silent += [pair] if not both.rejected and any(both.equals(seen(one), updates) for one in pair) else []
