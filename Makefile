@@ -76,8 +76,8 @@ gpu: $(FULL)
 test-official:
 	tests/official.sh
 
-# A .venv of another Python version, or without pip, is cleared first; one of the same version is kept and brought up to date. Building
-# beside the installed torch spares fairseq-fixed, where it is compiled, a torch of its own.
+# A .venv of another Python version, or without pip, is cleared first; one of the same version is kept and brought up to
+# date. Building beside the installed torch spares fairseq-fixed, where it is compiled, a torch of its own.
 PIP := $(BIN)/python -m pip install
 
 $(DEMO): setup.py

@@ -268,12 +268,12 @@ def choose(folder: Path, plan: Plan) -> Plan:
         least = math.ceil(FEWEST_UPDATES * chosen.seconds / TRAINING / 60)
         short = f"time for {chosen.fitting} updates, fewer than {FEWEST_UPDATES}"
         raise ValueError(f"--minutes={plan.minutes:g}: {short}: must be at least {least}")
-    for size in larger:
+    for size in larger if chosen.is_enough else ():
         try:
-            tried = timed(folder, replace(plan, size=size)) if chosen.is_enough else None
+            tried = timed(folder, replace(plan, size=size))
         except torch.cuda.OutOfMemoryError:
             break
-        if tried is None or not tried.is_enough:
+        if not tried.is_enough:
             break
         chosen = tried
     return chosen

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, options, tasks
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
 from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
 from fairseq.models.speech_to_text import S2TTransformerModel
@@ -170,9 +171,22 @@ def test_a_model_is_validated_without_its_task(trained_once):
 def test_buckets_and_bf16_train(data, tmp_path):
     upstream.run_training("transformer", data["text"], tmp_path, "--num-batch-buckets", "2", "--bf16")
 
-    def test_r_drop_doubles_batches_in_training_only(self, data, tmp_path):
-        flags = ("--criterion", "label_smoothed_cross_entropy_with_rdrop", "--rdrop-alpha", "5", "--eval-bleu")
-        upstream.run_training("transformer", data["text"], tmp_path, *flags)
+
+def test_r_drop_doubles_batches_in_training_only(data, tmp_path):
+    name = "label_smoothed_cross_entropy_with_rdrop"
+    flags = ("--criterion", name, "--rdrop-alpha", "5", "--eval-bleu")
+    path = upstream.run_training("transformer", data["text"], tmp_path, *flags)
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    task.load_dataset("valid")
+    sentences = task.dataset("valid")
+    logs = []
+    for alpha in (0.0, 5.0):
+        criterion = CRITERION_REGISTRY[name](task, False, 0.1, rdrop_alpha=alpha)
+        sample = sentences.collater([sentences[index] for index in range(3)])
+        logs.append(criterion(model.eval(), sample)[2])
+        assert len(sample["net_input"]["src_tokens"]) == 3
+    assert float(logs[1]["loss"]) == pytest.approx(float(logs[0]["loss"]))
+    assert float(logs[1]["nll_loss"]) == pytest.approx(float(logs[0]["nll_loss"]))
 
 
 class TestMultilingual:
