@@ -14,8 +14,9 @@ class LoopedEncoder(FairseqEncoder):
     Args:
         dictionary: the source dictionary; None for speech.
         embed_tokens: the embedding, registered here; None for speech.
-        inputs: the input layer: of text, see :class:`TokenInput`; of speech, from frames (B, frames, features) and
-            lengths (B,) to the input of the stack and its padding.
+        inputs: the input layer: of text, see :class:`fairseq_plugin.embedding.TokenInput`; of speech, from frames (B,
+            frames, features) and lengths (B,) to the input of the stack and its padding, see
+            :class:`fairseq_plugin.models.speech.SpeechInput`.
         loop: the stack.
         positions: those inside self-attention.
         level_table: table of the signals added before each pass; None for none.

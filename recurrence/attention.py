@@ -9,11 +9,10 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from recurrence.cache import Slot
 from recurrence.parts import Dropout
-from recurrence.private_torch import attention_kernels, func_is_active
+from recurrence.private_torch import attention_kernels, is_transformed
 from recurrence.relative import RelativeKeys
 
 
@@ -43,8 +42,7 @@ class Attention(nn.Module):
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
             y = self.dropout(weights) @ v
         else:
-            differentiated = func_is_active() or forward_ad.unpack_dual(q).tangent is not None
-            restricted = isinstance(q, Tensor) and (differentiated or q.is_cuda)
+            restricted = isinstance(q, Tensor) and (is_transformed() or q.is_cuda)
             with attention_kernels(q) if restricted else nullcontext():
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -127,7 +125,8 @@ class CrossAttention(Attention):
         Args:
             x: (B, T, C).
             q: (B, T, C), queries, if the caller has projected x.
-            context: (B, S, 2 C), keys and values of the memory (B, S, memory width) by `kv`.
+            context: (B, S, 2 C), keys and values of the memory (B, S, memory width) by `kv`, see
+                :meth:`recurrence.block.Block.contexts`.
             cross_bias: added to the scores, broadcastable to (B, H, T, S).
             record: a list to which the weights, averaged over the heads, (B, T, S), are appended.
         """

@@ -1,8 +1,8 @@
 """Orders of execution: which stored block runs at which depth.
 
 An order is a tuple with one entry per pass: the index of the stored block. Any order will do that names each block at
-least once. `STRATEGIES` lists the ways to assign M stored blocks to N depths; options, conversion, and loading at
-another depth use it. Its rules assume 1 <= M <= N, which :meth:`Strategy.order` checks.
+least once. `STRATEGIES` lists the ways to assign M stored blocks to N depths; options, and models at another depth than
+the trained one (:mod:`recurrence.depth`), use it. Its rules assume 1 <= M <= N, which :meth:`Strategy.order` checks.
 
 Source: Takase & Kiyono, "Lessons on Parameter Sharing across Layers in Transformers" (arXiv:2104.06022), Figure 2;
 Intra-Layer Recurrence (arXiv:2505.01855), section 3.

@@ -126,9 +126,6 @@ class Table(nn.Module):
         self.function, self.width, self.offset, self.blank_padding = function, width, offset, blank_padding
         self._rows = torch.empty(0)
 
-    def rows(self, length: int, like: Tensor) -> Tensor:
-        """The rows of `length` tokens without padding, (length, C), in dtype and on the device of `like`."""
-        return self._at_least(length + self.offset, like)[self.offset : self.offset + length]
 
     def _at_least(self, size: int, like: Tensor) -> Tensor:
         """At least `size` rows; cached, except in a compiled graph, whose tensors may live in memory of its own.
@@ -183,7 +180,7 @@ class LevelTable(Table):
         Returns:
             P times (length - start, C) without padding, else (B, length - start, C), or (C,) without the position.
         """
-        depths = list(self.rows(passes, like))
+        depths = list(self(passes, None, 0, like))
         if not self.with_position:
             return depths
         position = self(length, padding, start, like)
@@ -251,7 +248,7 @@ class Rotary(AttentionPositions):
         self.table = Table(rotary, width)
 
     def arguments(self, loop, x, mask, start=0, kept=None, passes=None):
-        rows = self.table.rows(start + x.size(1), like=x)[start:]
+        rows = self.table(start + x.size(1), None, start, like=x)
         return dict(self_bias=mask, rotary=rows.chunk(2, dim=-1))
 
 

@@ -154,8 +154,8 @@ DEIT_TINY = dict(embed_dim=192, depth=12, num_heads=3)
 def recursive_deit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """DeiT-Tiny, each block run twice, of Table 1
 
-    Table 1 has `loops` from 1 to 4. Section 5.2 compares internal loops with external ones (`loop_order="external"`) on
-    `depth=6`, without and with `nll=True`.
+    Table 1 has `loops` from 1 to 4. Section 5.2 has internal loops without and with `nll=True`, and external ones
+    (`loop_order="external"`) with it. Its "12 layers" are 12 passes: only `depth=6` gives the printed sizes.
     """
     return _create_recursive_deit("recursive_deit_tiny", pretrained, dict(DEIT_TINY, loops=2), kwargs)
 

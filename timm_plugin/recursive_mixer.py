@@ -1,9 +1,10 @@
 """MLP-Mixer with recursion and learnable residual coefficients.
 
-Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.5, on MLP-Mixer (arXiv:2105.01601).
+Paper: Sliced Recursive Transformer (arXiv:2111.05297), section 5.5, and Equation 7, in which a block runs twice in
+succession without a projection; on MLP-Mixer (arXiv:2105.01601).
 
 The paper does not say which Mixer, and the published code has none. Assumed here: S/16 and B/16 of the Mixer paper,
-each block run twice in succession, four coefficients per block as in SReT, no projection between the passes.
+and four coefficients per block as in SReT.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,9 @@ Paper: RingFormer (arXiv:2502.13181), section 4.1, appendix A.1, Tables 2 and 3;
 :mod:`timm_plugin.uit`, :mod:`timm_plugin.owf_vit` and :mod:`timm_plugin.plain_vit`. The blocks are pre-norm:
 projections read the normalised tokens, and level signals read the stream before the norm.
 
-Differs from the paper: several blocks may be stored, and run in any `order`.
+Differs from the paper: several blocks may be stored, and run in any `order`. Equations 6 and 7 show no norm; where it
+stands is the code's. The paper follows the original ViT, whose positions are learned; here, as in the code, they are
+fixed sines, which the printed sizes require.
 Differs from the published code: the two factors of a level signal are never multiplied out; other image sizes are
 supported by resampling tables.
 Differs from timm: `proj_drop_rate` only applies to attention. The published setting is `pos_drop_rate=0.1,

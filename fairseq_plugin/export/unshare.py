@@ -185,7 +185,7 @@ def _inputs(side: str, part: nn.Module, most: int, factor: unshare.Factor) -> tu
     if learned is not None:
         rows = learned.weight.detach()
     elif table is not None and (table.function is not position.halved or scaled):
-        rows = table.rows(most, like=next(iter(tensors.values())))
+        rows = table(most, None, 0, like=next(iter(tensors.values())))
     if rows is not None:
         first = embedding.padding_idx + 1
         weight = rows.new_zeros(first + len(rows), rows.size(1))

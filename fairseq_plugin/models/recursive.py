@@ -1,9 +1,10 @@
 """SReT's recursion in translation: fairseq's transformer with every block run twice.
 
-Source: Sliced Recursive Transformer (arXiv:2111.05297), section 5.6 and Figure 7.
+Source: Sliced Recursive Transformer (arXiv:2111.05297), sections 5.1 and 5.6, Figure 7.
 
-The paper gives no further details, and the published code has no translation model. Chosen here: fairseq's
-`transformer_iwslt_de_en` and `transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice in
+The paper names data and protocols (for IWSLT'14 fairseq's example, for WMT'14 that of Luong et al.), but neither sizes
+nor norms, and the published code has no translation model. Chosen here: fairseq's `transformer_iwslt_de_en` and
+`transformer_wmt_en_de` (post-norm, ReLU, biases); the 6 blocks of each stack run twice in
 succession; as in SReT, two learnable scalars per residual sum of a block (LRC) and, with `--nll`, a pre-norm MLP with
 GELU after each pass, as wide as the stream. Attention is not sliced, because a sentence is shorter than a slice of an
 image. The paper's recursion (Equation 6) includes these MLPs (NLL): its rows need `--nll`, as in recipes/sret.

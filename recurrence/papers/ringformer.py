@@ -170,7 +170,7 @@ class RingFormerBlock(Block):
         return [own.cross_kv_signal.project(self.cross_attn.kv, memory, memory) for own in passes]
 
 
-def ringformer(shape: Shape, order: Order, signals: Signals = NO_SIGNALS, **parts: Any) -> Loop:
+def ringformer(shape: Shape, order: Order, signals: Signals, **parts: Any) -> Loop:
     """The stack: stored blocks in an order, which is all 0 in the paper.
 
     Args:

@@ -51,8 +51,8 @@ def named_coefficients(model: nn.Module) -> dict[str, float]:
 
 
 class NonlinearProjection(nn.Module):
-    """SReT's NLL: an MLP after a run of a shared block, owned by that pass (Equation 6; theta and zeta of Equation 10
-    are its coefficients). It is pre-norm with GELU, whatever the block has.
+    """SReT's NLL (Equation 5): an MLP after a run of a shared block, owned by that pass (Equation 6); theta and zeta of
+    Equation 10 are its coefficients. It is pre-norm with GELU, whatever the block has.
 
     Args:
         shape: width, epsilon, and the rates of dropout on hidden units and output.
@@ -163,7 +163,7 @@ class MixerBlock(nn.Module):
 
     sublayers = 2
     pre_norm = True
-    self_attn = cross_attn = None
+    self_attn = None  # as in a Block without attention
 
     def __init__(self, shape: Shape, recursion: Recursion, tokens: int, mixing_width: int, ffn_dropout: float):
         super().__init__()

@@ -181,6 +181,19 @@ def test_under_transforms_it_is_the_same_attention(causal):
     torch.testing.assert_close(torch.func.hessian(lambda row: call(row[None]).sum())(x[0]), curvature)
 
 
+def test_only_the_memory_may_have_a_tangent():
+    attention, x = cross_attention(memory_width=7), tokens(2, 3)
+    memory, tangent = torch.randn(2, 2, 4, 7, dtype=torch.float64)
+
+    def call(memory):
+        return attention(x, context=attention.kv(memory))
+
+    expected = torch.func.jvp(call, (memory,), (tangent,))
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(call(forward_ad.make_dual(memory, tangent)))
+        torch.testing.assert_close((dual.primal, dual.tangent), expected)
+
+
 def test_dropout_under_vmap_differs_between_samples():
     attention, x = self_attention().float().train(), tokens(1, 5).float()
     attention.dropout.p = 0.5

@@ -72,7 +72,7 @@ def test_table_gives_each_token_the_row_of_its_place_in_the_sentence(offset, bla
 def test_table_grows_and_follows_the_models_type():
     table = Table(position.interleaved, 4)
     for length, dtype in [(3, torch.float64), (300, torch.float64), (200, torch.float32), (5, torch.bfloat16)]:
-        rows = table.rows(length, torch.zeros(1, dtype=dtype))
+        rows = table(length, None, 0, torch.zeros(1, dtype=dtype))
         # Evaluated in float64 and rounded once.
         assert torch.equal(rows, position.interleaved(length, 4).to(dtype))
     assert not table.state_dict()
@@ -81,14 +81,14 @@ def test_table_grows_and_follows_the_models_type():
 def test_a_table_first_asked_for_in_inference_mode_can_be_trained_with():
     table, x = Table(position.rotary, 4), torch.randn(2, 2, 3, 4, requires_grad=True)
     with torch.inference_mode():
-        table.rows(3, like=x)
-    attention.rotate(x, *table.rows(3, like=x).chunk(2, dim=-1)).sum().backward()
+        table(3, None, 0, like=x)
+    attention.rotate(x, *table(3, None, 0, like=x).chunk(2, dim=-1)).sum().backward()
     assert x.grad.isfinite().all()
 
 
 def test_a_compiled_graph_keeps_no_table():
     table, x = Table(position.rotary, 4), torch.randn(2, 3, 4)
-    compiled = torch.compile(lambda x: x + table.rows(3, like=x), fullgraph=True, backend="eager")
+    compiled = torch.compile(lambda x: x + table(3, None, 0, like=x), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), x + position.rotary(3, 4).float())
     assert len(table._rows) == 0
 
