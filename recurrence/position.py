@@ -126,7 +126,6 @@ class Table(nn.Module):
         self.function, self.width, self.offset, self.blank_padding = function, width, offset, blank_padding
         self._rows = torch.empty(0)
 
-
     def _at_least(self, size: int, like: Tensor) -> Tensor:
         """At least `size` rows; cached, except in a compiled graph, whose tensors may live in memory of its own.
 

@@ -353,13 +353,13 @@ def test_every_scale_has_its_column_and_smoke_none(monkeypatch):
 def test_recorded_runs_have_the_updates_of_their_scale(tmp_path):
     """So one more seed of a row is trained as those were with which it is averaged."""
     for table in [table for table in TABLES if table.kind not in ("images", "count")]:
-        for line in render.shown(table).drop_duplicates(["row", "scale"]).to_dict("records"):
-            if "-" in line["scale"] or not line["updates"]:
+        for run in render.shown(table).drop_duplicates(["row", "scale"]).to_dict("records"):
+            if "-" in run["scale"] or not run["updates"]:
                 continue
-            found = commands.stages(requested(tmp_path, SCALE=line["scale"]), table.runs[line["row"]], 1)
+            found = commands.stages(requested(tmp_path, SCALE=run["scale"]), table.runs[run["row"]], 1)
             training = commands.parse_training(found)
             if training and training.patience <= 0:
-                assert training.max_update == int(line["updates"]), line["cmd"]
+                assert training.max_update == int(run["updates"]), run["cmd"]
 
 
 def test_a_run_too_short_to_show_its_effect_is_in_no_table(monkeypatch):
