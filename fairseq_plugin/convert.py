@@ -25,7 +25,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 
 from fairseq_plugin.export import hugging_face, upstream
 from fairseq_plugin.export.unshare import unshared
-from fairseq_plugin.options import SIDES, ConfiguredModel
+from fairseq_plugin.options import ELASTIC, SIDES, ConfiguredModel
 from fairseq_repairs.checkpoints import load_safely
 from fairseq_repairs.corpus import CORPUS_SIDES, DIGESTS, digest
 from recurrence.files import make_folder, new_folder, require_small
@@ -94,6 +94,8 @@ def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Na
     values |= vars(args)
     if values.get("task") == "shifted_language_modeling":  # differs only in training
         values["task"] = "language_modeling"
+    if values.get("criterion") == ELASTIC:  # at one depth, they are equal
+        values["criterion"] = "label_smoothed_cross_entropy"
     return argparse.Namespace(**values)
 
 

@@ -3,7 +3,7 @@
 Usage::
 
     python -m fairseq_plugin.depth data-bin --path average.pt --beam 5 --remove-bpe sentencepiece --output depth.csv
-    python -m fairseq_plugin.depth data-bin --path average.pt --apart --tolerance 0.5
+    python -m fairseq_plugin.depth data-bin --path average.pt --remove-bpe sentencepiece --apart --tolerance 0.5
 
 The options are those of fairseq-generate; options of the task that are not given are those of the checkpoint. For a
 language model, the score is the perplexity, and agreement is that of its most likely next tokens.
@@ -26,6 +26,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from torch import Tensor, nn
 
 from fairseq_plugin.elastic import at_depths, loops_by_side, trained_with
+from fairseq_plugin.language_model import uncounted
 from fairseq_plugin.options import flag
 from fairseq_plugin.tasks.answers import AnswerTask
 from fairseq_repairs.arguments import parser_of
@@ -98,13 +99,14 @@ def translations(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequenc
 @torch.no_grad()
 def perplexity(model: nn.Module, task: FairseqTask, cfg: Any, batches: Sequence[dict]) -> curve.Evaluation:
     """The perplexity of texts, split into blocks by the task; arguments as :func:`translations`, cfg is unused."""
-    pad = task.target_dictionary.pad()
+    pad, first = task.target_dictionary.pad(), uncounted(task)
     seconds, loss = 0.0, 0.0
     tokens, texts = 0, 0
     outputs: list[list[int]] = []
     for sample in batches:
         target = sample["target"]
         keep = target.ne(pad)
+        keep[:, :first] = False  # as in fairseq-eval-lm, the symbol of --add-bos-token is no prediction
         start = time.perf_counter()
         scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
         outputs += [[token] for token in scores.argmax(-1)[keep].tolist()]  # reading them waits for the GPU

@@ -63,7 +63,7 @@ SIZES = {
         Size("6 + 6 passes of width 512", "--arch ringformer_base", "7e-4"),
     ),
     "language_modeling": (
-        Size("4 passes of width 128", "--arch ilr_small --reuse-map 1,1,1,1 --position alibi", "3e-3"),
+        Size("4 layers of width 128, each run once", "--arch ilr_small --reuse-map 1,1,1,1 --position alibi", "3e-3"),
         Size("8 passes of width 128", "--arch ilr_small --position alibi", "3e-3"),
         Size("8 passes of width 256", "--arch ilr_small --decoder-embed-dim 256 --position alibi", "2e-3"),
     ),
@@ -136,6 +136,11 @@ def check(args: argparse.Namespace) -> list[str]:
     if languages and not (all(re.fullmatch(r"\w+", name) for name in languages) and len(set(languages)) == 2):
         given = " ".join(map(str, args.train))
         raise ValueError(f"--train {given}: the names must end in two languages, as in train.de train.en")
+    for name in ("valid", "test"):
+        paths = getattr(args, name)
+        if languages and [path.suffix[1:] for path in paths] == languages[::-1]:
+            given = " ".join(map(str, paths))
+            raise ValueError(f"--{name} {given}: must be in the order of --train, {languages[0]} first")
     return languages
 
 

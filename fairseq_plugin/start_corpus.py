@@ -65,6 +65,8 @@ def read_corpus(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Pat
     for name, most in (("test", MOST_TEST), ("valid", MOST_VALID)):
         if name not in given:
             hold_out(corpus, name, most, pairs=len(train) == 2)
+    if len(train) == 2:
+        corpus.notes += shared_sources(corpus)
     if (rows := len(corpus.sets["train"])) < LEAST[len(train)]:
         raise ValueError(f"{train[0]}: leaves {rows} lines to train on: must be at least {LEAST[len(train)]}")
     return corpus
@@ -119,6 +121,17 @@ def reject_copies(first: Path, rows: list[Row], second: Path, others: list[Row],
             f"{second}:{number}: is also line {place} of {first}, the first of {len(copies):,} such lines: remove "
             f"them from {remedy}"
         )
+
+
+def shared_sources(corpus: Corpus) -> list[str]:
+    """A note for each set with sources that the training text has, too, with another translation."""
+    trained = {source for source, _ in corpus.sets["train"]}
+    counts = {name: sum(source in trained for source, _ in corpus.sets[name]) for name in ("valid", "test")}
+    return [
+        f"{name}: {count:,} of {len(corpus.sets[name]):,} sources are in the training text, too"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def is_kept(row: Row) -> bool:

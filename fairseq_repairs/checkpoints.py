@@ -38,6 +38,12 @@ class PlainType:
         self.str = state[1] + self.name
 
 
+def read_number(kind: PlainType, data: bytes) -> float | int:
+    """Such a number by itself, numpy's `scalar`: a score that scipy or scikit-learn has computed."""
+    _require_plain(isinstance(kind, PlainType) and isinstance(data, bytes) and len(data) == 8)
+    return np.frombuffer(data, kind.str).item()
+
+
 class PlainArray(np.ndarray):
     """An array of such numbers, which is pickled as numpy's own."""
 
@@ -61,8 +67,8 @@ def rebuild_array(*unused) -> np.ndarray:
 
 
 # The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
-# counts as arrays (int64 on one rank, float64 on several). numpy 1 and numpy 2 pickle the rebuild function under
-# different names. A file names a type with its module: one whose name here has no dot can only come from a type or
+# counts as arrays (int64 on one rank, float64 on several), sentence_prediction its best score as a number of numpy.
+# numpy 1 and numpy 2 pickle the functions under different names. A file names a type with its module: one whose name here has no dot can only come from a type or
 # function that a file may name.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
@@ -72,6 +78,8 @@ CHECKPOINT_TYPES = (
     (PlainArray, "array"),
     (rebuild_array, "numpy.core.multiarray._reconstruct"),
     (rebuild_array, "numpy._core.multiarray._reconstruct"),
+    (read_number, "numpy.core.multiarray.scalar"),
+    (read_number, "numpy._core.multiarray.scalar"),
 )
 MOST_LAYERS = 10_000
 FIRST_WEIGHTS = [f"{side}_embed_path" for side in ("encoder", "decoder")]

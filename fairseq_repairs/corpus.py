@@ -163,6 +163,15 @@ def require_same_symbols_of_fusion(
         raise ValueError("--lm-path: the data's dict.txt, which numbers its symbols, must be the target's dictionary")
 
 
+@after(SequenceGenerator, "__init__")
+def end_with_positions_of_fusion(
+    built: None, search: SequenceGenerator, models: Any, tgt_dict: Any, *args, lm_model=None, **kwargs
+) -> None:
+    """Ends outputs where the positions of `--lm-path` end; fairseq asks only the translation models, and then fails."""
+    if lm_model is not None:
+        search.max_len = min(search.max_len, lm_model.max_positions())
+
+
 def digests(task: FairseqTask) -> dict[str, list]:
     """The :func:`digest` of each of a task's dictionaries, by its side or language."""
     return {name: digest(known) for name, known in _dictionaries(task) if isinstance(known, Dictionary)}

@@ -35,10 +35,11 @@ def count_batches_before_an_empty_one(step: Callable, trainer: Trainer, samples:
     """Counts the batches of an update with `--update-freq` on a rank whose last one is empty, at the end of an epoch.
 
     fairseq then leaves all of the rank's batches out of what the gradients are divided by, but not their gradients.
-    Sharded ranks must run equally many batches, so they keep the empty one.
+    Sharded ranks, and those that exchange tokens (`--base-layers`), must run equally many batches, so they keep it.
     """
     filled = [sample for sample in samples if sample]
-    return step(trainer, samples if trainer.is_fsdp or not filled else filled, *args, **kwargs)
+    equally = trainer.is_fsdp or getattr(trainer.cfg.model, "base_layers", 0) > 0
+    return step(trainer, samples if equally or not filled else filled, *args, **kwargs)
 
 
 @instead(AMPOptimizer, "step")

@@ -38,6 +38,13 @@ def warn_of_unused_prefix(cfg: Any, **kwargs) -> None:
         )
 
 
+@before("fairseq_cli.interactive", "main")
+def reject_soft_alignments(cfg: Any, **kwargs) -> None:
+    """Rejects `--print-alignment soft`, of which fairseq-interactive would print the shares as if they were links."""
+    if in_groups(cfg).generation.print_alignment == "soft":
+        raise ValueError("--print-alignment soft: must be hard; only fairseq-generate prints soft alignments")
+
+
 @instead("fairseq_cli.interactive", "buffered_read")
 def read_every_line(_: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Reads bytes that are not UTF-8 as U+FFFD, a line with a lone carriage return as one, and no endless line.

@@ -1,6 +1,7 @@
 """Error messages of commands: one line that names the cause."""
 
 import json
+import logging
 import os
 import re
 import sys
@@ -22,7 +23,9 @@ from omegaconf import MissingMandatoryValue
 from fairseq_repairs.arguments import FEW, parser_of
 from fairseq_repairs.checkpoints import load_safely, model_options
 from fairseq_repairs.commands import is_fairseq_command
-from fairseq_repairs.replace import at_once, before, in_groups, instead
+from fairseq_repairs.replace import after, at_once, before, in_groups, instead
+
+logger = logging.getLogger(__name__)
 
 TRACEBACK = "RECURRENCE_TRACEBACK"  # "1" prints the traceback too
 LONGEST = 600  # characters
@@ -32,6 +35,10 @@ EMBEDDING = re.compile(
     r"size mismatch for (?P<side>\w*)[\w.]*embed_tokens\.weight: .*?\[(?P<there>\d+)(?P<width>, \d+)\].*?"
     r"\[(?P<here>\d+)(?P=width)\]"
 )
+TRAINED: list[Any] = []  # the model's options in the checkpoint that is being loaded
+RATES = r".*dropout"
+# Options of models without weights that change no output either, or that shapes of weights tell.
+MAY_DIFFER = rf"{RATES}|.*_(layerdrop|path|to_keep|from|init|profile|range|activations)|(max|min|quant)_.*|compile"
 
 
 def print_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -108,17 +115,33 @@ def name_weights_that_do_not_fit(load: Callable, filenames: Sequence[str], *args
 
 @instead(Trainer, "load_checkpoint")
 def name_cause_of_weights_that_do_not_fit(load: Callable, trainer: Trainer, filename: str, *args, **kwargs) -> Any:
-    """Names the dictionary or the options because of which a checkpoint does not fit the model that is trained."""
+    """Names the dictionary or the options because of which a checkpoint does not fit the model that is trained.
+
+    Warns of options that differ although the weights fit: the number of heads, for one, has no weights.
+    """
+    TRAINED.clear()
     try:
-        return load(trainer, filename, *args, **kwargs)
+        extra = load(trainer, filename, *args, **kwargs)
     except Exception as error:
         cause = error.__context__
         if type(error) is not Exception or " loading state_dict for " not in str(cause):
             raise
-        wrong = _other_dictionary(str(cause)) or _other_options(filename, trainer.cfg.model)
-        if wrong is None:
+        other = _differing(model_options(load_safely(filename))[-1], trainer.cfg.model, RATES)
+        wrong = _other_dictionary(str(cause)) or (
+            other and f"its weights are of another model than this command's: it was trained with {other}"
+        )
+        if not wrong:
             raise
         raise ValueError(f"{filename}: {wrong}") from cause
+    if extra is not None and TRAINED and (other := _differing(TRAINED[-1], trainer.cfg.model, MAY_DIFFER)):
+        logger.warning(f"{filename}: its weights fit, but it was trained with {other}")
+    return extra
+
+
+@after(checkpoint_utils, "load_checkpoint_to_cpu")
+def note_options(state: dict[str, Any], *args, **kwargs) -> None:
+    """Notes with which options the model of a checkpoint was trained."""
+    TRAINED.extend(model_options(state)[-1:])
 
 
 def _other_dictionary(said: str) -> str | None:
@@ -133,17 +156,14 @@ def _other_dictionary(said: str) -> str | None:
     )
 
 
-def _other_options(filename: str, ours: Any) -> str | None:
-    """The options of the model with which a checkpoint was trained and that now differ; rates change no weights."""
-    theirs = _as_dictionary(model_options(load_safely(filename))[-1])
-    given, arch = _as_dictionary(ours), theirs.get("arch") or theirs.get("_name")
+def _differing(trained: Any, ours: Any, left_out: str) -> str:
+    """The options of the model with which a checkpoint was trained and that now differ, but for those that match."""
+    theirs, given = _as_dictionary(trained), _as_dictionary(ours)
+    arch = theirs.get("arch") or theirs.get("_name")
     known = vars(parser_of(ARCH_MODEL_REGISTRY.get(arch)).parse_args([]))
-    names = ["arch", *(name for name in known if not name.endswith("dropout"))]
-    other = [name for name in names if theirs.get(name) != given.get(name)]
-    if not other:
-        return None
-    listed = ", ".join(f"--{name.replace('_', '-')} {theirs.get(name)}, now {given.get(name)}" for name in other[:FEW])
-    return f"its weights are of another model than this command's: it was trained with {listed}"
+    names = ["arch", *(name for name in known if not re.fullmatch(left_out, name))]
+    other = [name for name in names if (theirs.get(name) or None) != (given.get(name) or None)]
+    return ", ".join(f"--{name.replace('_', '-')} {theirs.get(name)}, now {given.get(name)}" for name in other[:FEW])
 
 
 def _as_dictionary(options: Any) -> dict[str, Any]:

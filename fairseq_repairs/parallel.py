@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def run_ranks_on_cpu(call_main: Callable, cfg: DictConfig, main: Callable, **kwa
     if not _trains(main):
         started = distributed.distributed_init_method is not None and distributed.distributed_no_spawn
         if started or not _on_cpu(cfg):
-            return call_main(cfg, main, **kwargs)
+            return call_main(cfg, partial(_run_main, main), **kwargs)
         if distributed.distributed_world_size != 1:  # fairseq would exit successfully without starting a process
             raise ValueError(
                 f"--distributed-world-size {distributed.distributed_world_size}: must be 1; on a CPU, only training "
@@ -170,6 +171,11 @@ def _spawn(cfg: DictConfig, main: Callable, kwargs: dict) -> None:
 def _run_rank(i: int, main: Callable, cfg: DictConfig, kwargs: dict) -> None:
     """Runs in a new process: importing this module applies the repairs before fairseq's function is called."""
     distributed_utils.distributed_main(i, main, cfg, kwargs)
+
+
+def _run_main(main: Callable, *args, **kwargs) -> None:
+    """Runs in a new process: unpickling this function applies the repairs before `main` is looked up there."""
+    main(*args, **kwargs)
 
 
 def free_port() -> int:

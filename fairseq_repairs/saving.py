@@ -74,7 +74,8 @@ def copy_checkpoints_atomically(copy: Callable, src_path: str, dst_path: str, ov
 def save_updates_that_end_an_epoch(saved: None, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> None:
     """Writes the checkpoint of `--save-interval-updates` also where an epoch ends, with `--no-epoch-checkpoints`.
 
-    fairseq writes none by update there, so that an average of the last ones has an older one in its place.
+    fairseq writes none by update there, so that an average of the last ones has an older one in its place. As within
+    an epoch, `--keep-interval-updates` of them are kept.
     """
     updates, interval, suffix = trainer.get_num_updates(), cfg.save_interval_updates, trainer.checkpoint_suffix
     if not (cfg.no_epoch_checkpoints and epoch_itr.end_of_epoch()) or interval <= 0 or updates % interval:
@@ -84,6 +85,12 @@ def save_updates_that_end_an_epoch(saved: None, cfg: Any, trainer: Any, epoch_it
     last = Path(cfg.save_dir) / f"checkpoint_last{suffix}.pt"
     named = last.with_name(f"checkpoint_{epoch_itr.epoch}_{updates}{suffix}.pt")
     PathManager.copy(str(last), str(named), overwrite=True)
+    most, spared = cfg.keep_interval_updates, cfg.keep_interval_updates_pattern
+    pattern = rf"checkpoint_\d+_(\d+){re.escape(suffix)}\.pt"
+    newest_first = checkpoint_utils.checkpoint_paths(cfg.save_dir, pattern, keep_match=True)
+    passing = [path for path, update in newest_first if spared == -1 or update % spared]
+    for path in passing[most:] if most > 0 else ():
+        os.remove(path)
 
 
 def _write_error(error: OSError, path: str) -> OSError:

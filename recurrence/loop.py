@@ -77,19 +77,24 @@ class Loop(nn.Module):
         """The indices of the passes that a call runs.
 
         Args:
-            passes: their number, which may be another depth than the loop's (:mod:`recurrence.depth`), or the indices
-                themselves; None for all.
+            passes: their number, which may be another depth than that of the whole loop (:mod:`recurrence.depth`), or
+                the indices themselves; None for all.
 
         Raises:
-            ValueError: if the order does not run at that depth.
+            ValueError: if the order does not run at that depth, or not without the passes that :meth:`truncate` removed.
         """
         if passes is None:
             return range(len(self.order))
         if not isinstance(passes, int):
             return passes
-        indices = passes_at(self.order, passes)
+        order = self.whole or self.order
+        indices = passes_at(order, passes)
         if indices is None:
-            raise ValueError(f"depth={passes}: the order {' '.join(map(str, self.order))} cannot run at this depth")
+            raise ValueError(f"depth={passes}: the order {' '.join(map(str, order))} cannot run at this depth")
+        if max(indices) >= len(self.order):
+            raise ValueError(
+                f"depth={passes}: needs passes that were pruned; build the model at this depth, then prune it"
+            )
         return indices
 
     def forward(

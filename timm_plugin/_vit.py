@@ -262,7 +262,13 @@ class LoopedVisionTransformer(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Removes the passes and parts that the chosen depths do not need; returns the depths."""
+        """Removes the passes and parts that the chosen depths do not need; returns the depths.
+
+        Raises:
+            ValueError: for an index that no depth has, and if `passes` is set.
+        """
+        if self.passes:
+            raise ValueError(f"passes={tuple(self.passes)}: must be None; build the model at that depth, then prune it")
         taken = take(self.loop.passes // self.passes_per_depth, indices)
         self.loop.truncate((taken[-1] + 1) * self.passes_per_depth)
         self.training_depths = [TrainingDepth(self.loop.order)]
@@ -299,8 +305,8 @@ class LoopedVisionTransformer(ImageModel):
         """Resamples tables of another image size, if they are of square images.
 
         A table does not say how its tokens lie: as in timm, another number than the model's is taken for a square. So a
-        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`, or save it
-        as a folder in timm's format, see :meth:`from_saved_size`.
+        table of 2 x 8 tokens is read as 4 x 4; load it at its own size, then call :meth:`set_input_size`, or name its
+        size, see :meth:`from_saved_size`.
         """
         for name in self.tables:
             theirs, own = state_dict.get(name), getattr(self, name)
@@ -312,10 +318,12 @@ class LoopedVisionTransformer(ImageModel):
         return state_dict
 
     def from_saved_size(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Resamples the tables of a folder in timm's format, which names the size of its images, square or not."""
-        size = getattr(self, "pretrained_model_args", {}).get("img_size")
-        if size is None:
-            return state_dict
+        """Resamples tables of another size of images, square or not.
+
+        A folder in timm's format names it; otherwise, as in timm's own models, it is the `input_size` of the pretrained
+        configuration.
+        """
+        size = getattr(self, "pretrained_model_args", {}).get("img_size") or self.pretrained_cfg["input_size"][1:]
         patches = copy.deepcopy(self.patch_embed)
         patches.set_input_size(size)
         grid, saved, prefix = self.patch_embed.grid_size, patches.grid_size, self.num_prefix_tokens

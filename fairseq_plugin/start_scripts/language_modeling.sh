@@ -6,6 +6,7 @@ set -euo pipefail
 export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 cd "$(dirname "$0")"
 plugin=$(python -m fairseq_plugin)
+run=checkpoints # of this model; another model needs another folder
 
 fairseq-train data-bin --user-dir "$plugin" --task language_modeling \
     %{model} \
@@ -13,8 +14,8 @@ fairseq-train data-bin --user-dir "$plugin" --task language_modeling \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
     --lr %{rate} --lr-scheduler cosine --warmup-updates %{warmup} --max-update %{updates} --max-tokens %{tokens} \
     --validate-interval-updates %{interval} --save-interval-updates %{interval} --keep-interval-updates 1 \
-    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir checkpoints \
+    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$run" \
     --update-epoch-batch-itr True --distributed-world-size 1 --log-interval %{logged}
 
-fairseq-eval-lm data-bin --user-dir "$plugin" --path checkpoints/checkpoint_best.pt --tokens-per-sample 256 >test.log
+fairseq-eval-lm data-bin --user-dir "$plugin" --path "$run/checkpoint_best.pt" --tokens-per-sample 256 >test.log
 tail -n 1 test.log

@@ -6,6 +6,7 @@ set -euo pipefail
 export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
 cd "$(dirname "$0")"
 plugin=$(python -m fairseq_plugin)
+run=checkpoints # of this model; another model needs another folder
 
 fairseq-train data-bin --user-dir "$plugin" \
     %{model} --share-all-embeddings \
@@ -15,9 +16,9 @@ fairseq-train data-bin --user-dir "$plugin" \
     --eval-bleu --eval-bleu-args '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}' --eval-bleu-remove-bpe sentencepiece \
     --eval-bleu-print-samples --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
     --validate-interval-updates %{interval} --save-interval-updates %{interval} --keep-interval-updates 1 \
-    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir checkpoints \
+    --validate-interval 1000000 --save-interval 1000000 --no-epoch-checkpoints --save-dir "$run" \
     --update-epoch-batch-itr True --distributed-world-size 1 --log-interval %{logged}
 
-fairseq-generate data-bin --user-dir "$plugin" --path checkpoints/checkpoint_best.pt \
+fairseq-generate data-bin --user-dir "$plugin" --path "$run/checkpoint_best.pt" \
     --beam 5 --max-len-a 1.2 --max-len-b 10 --remove-bpe sentencepiece --scoring sacrebleu >test.log
 tail -n 1 test.log

@@ -71,6 +71,9 @@ class Slices(nn.Module):
         elif key not in state_dict or state_dict[key].shape != own.shape:
             drawn = fixed_permutation(len(own), self.seed)  # not the buffer, which may still be uninitialised
             state_dict[key] = drawn if own.is_meta else drawn.to(own)
+        elif not state_dict[key].is_meta and len(state_dict[key].unique()) < len(own):
+            cause = "an average of buffers (use_buffers=True) has rounded it"
+            rest[-1].append(f"{key}: must be a permutation; {cause}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:

@@ -106,6 +106,15 @@ def test_a_pruned_model_keeps_the_levels_of_all_passes():
     whole, pruned = vision.small("uit"), vision.small("uit")
     pruned.prune_intermediate_layers([1], prune_head=False)
     x = vision.images(whole)
-    for passes in (1, 2, 3):
+    for passes in (1, 2):
         with vision.at_passes(whole, passes), vision.at_passes(pruned, passes):
             torch.testing.assert_close(pruned(x), whole(x), rtol=0, atol=0)
+
+
+def test_a_pruned_model_runs_no_pass_that_it_has_lost():
+    body = vision.small("recursive_deit_tiny", features_only=True, out_indices=[0, 1, 2])  # the passes 0 0 1
+    with vision.at_passes(body.model, 3), pytest.raises(ValueError, match="depth=3: needs passes that were pruned"):
+        body(vision.images(body.model))  # at depth 3, the whole model runs 0 1 2
+    model = vision.small("recursive_deit_tiny")
+    with vision.at_passes(model, 3), pytest.raises(ValueError, match=r"passes=\(3,\): must be None; build the model"):
+        model.prune_intermediate_layers([1])

@@ -37,6 +37,17 @@ def test_only_models_without_places_are_resizable():
     assert {case for case in vision.STRUCTURES if hasattr(vision.fresh(case), "set_input_size")} == set(RESIZABLE)
 
 
+@pytest.mark.parametrize("name", ["plain_vit", "recursive_deit_tiny", "uit"])
+def test_the_pretrained_configuration_tells_the_grid_of_a_file_as_in_timm(name, tmp_path):
+    """Another grid may have as many tokens."""
+    square, path = vision.small(name).float(), tmp_path / "weights.pth"
+    torch.save(square.state_dict(), path)
+    overlay = dict(file=str(path), input_size=(3, 32, 32), num_classes=vision.CLASSES)
+    wide = vision.fresh(name, img_size=(16, 64), pretrained=True, pretrained_cfg_overlay=overlay)
+    square.set_input_size((16, 64))
+    torch.testing.assert_close(wide.pos_embed, square.pos_embed)
+
+
 @every_resizable_case
 def test_set_input_size_resamples(case):
     for size in sizes(case):

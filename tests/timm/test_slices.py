@@ -74,6 +74,15 @@ def test_a_graph_takes_the_permutations_of_a_checkpoint(sliced):
     torch.testing.assert_close(net(x), model.forward_intermediates(x, intermediates_only=True), rtol=1e-9, atol=1e-12)
 
 
+def test_a_rounded_permutation_is_rejected():
+    model = vision.small("sret_t")
+    state = model.state_dict()
+    key = next(name for name in state if name.endswith("permutation"))
+    state[key] = state[key] // 2
+    with pytest.raises(RuntimeError, match=f"{key}: must be a permutation; an average of buffers"):
+        model.load_state_dict(state)
+
+
 @every_sliced_case
 def test_weights_of_sliced_and_global_models_are_interchangeable(sliced):
     loops = vision.fresh(sliced).config.loops
