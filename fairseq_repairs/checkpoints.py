@@ -67,9 +67,9 @@ def rebuild_array(*unused) -> np.ndarray:
 
 
 # The options of an architecture are a Namespace, and tasks of speech store their dictionaries; --eval-bleu stores its
-# counts as arrays (int64 on one rank, float64 on several), sentence_prediction its best score as a number of numpy.
-# numpy 1 and numpy 2 pickle the functions under different names. A file names a type with its module: one whose name here has no dot can only come from a type or
-# function that a file may name.
+# counts as arrays (int64 on one rank, float64 on several), and sentence_prediction its best score as a number of numpy.
+# numpy 1 and numpy 2 pickle the functions under different names. A file names a type with its module: one whose name
+# here has no dot can only come from a type or function that a file may name.
 CHECKPOINT_TYPES = (
     argparse.Namespace,
     Dictionary,

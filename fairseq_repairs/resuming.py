@@ -46,6 +46,34 @@ def restore_intact_checkpoints(load: Callable, trainer: Trainer, filename: str, 
     return load(trainer, chosen, *args, **kwargs)
 
 
+@after(Trainer, "load_checkpoint")
+def warn_of_saved_optimizer(
+    extra: dict[str, Any] | None,
+    trainer: Trainer,
+    filename: str,
+    reset_optimizer: bool = False,
+    reset_lr_scheduler: bool = False,
+    optimizer_overrides: dict[str, Any] | None = None,
+    *args,
+    **kwargs,
+) -> None:
+    """Warns of options of the optimizer, such as `--weight-decay`, in whose place the checkpoint's are used.
+
+    That is how fairseq resumes, except for the learning rate, but it says nothing.
+    """
+    if extra is None or reset_optimizer:
+        return
+    try:
+        saved, given = trainer.optimizer.param_groups[0], trainer.optimizer.optimizer_config
+    except NotImplementedError:  # of several optimizers
+        return
+    for name in sorted(given.keys() & saved.keys() - {"lr", *(optimizer_overrides or {})}):
+        old, new = (list(one[name]) if isinstance(one[name], tuple) else one[name] for one in (saved, given))
+        if old != new:
+            remedy = f"""--optimizer-overrides "{{'{name}': {new}}}" changes it"""
+            logger.warning(f"{filename}: resumes with its optimizer's {name}={old} in place of {new}; {remedy}")
+
+
 def _choose(wanted: str, options: Any) -> str:
     """The file to resume from; a missing one starts a new run. Raises ValueError if it is damaged."""
     path = Path(wanted)

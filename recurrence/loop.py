@@ -81,7 +81,7 @@ class Loop(nn.Module):
                 the indices themselves; None for all.
 
         Raises:
-            ValueError: if the order does not run at that depth, or not without the passes that :meth:`truncate` removed.
+            ValueError: if the order does not run at that depth, or needs passes for it that :meth:`truncate` removed.
         """
         if passes is None:
             return range(len(self.order))

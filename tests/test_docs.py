@@ -65,6 +65,14 @@ def test_the_tables_of_models_are_up_to_date(tables):
     assert models.within(MODELS, *tables) == MODELS, "run: python docs/models.py"
 
 
+def test_examples_score_words():
+    """Not pieces."""
+    scored = ("fairseq_plugin.compare", "fairseq_plugin.depth")
+    found = [words for words in commands("python") if set(scored) & set(words) and "--task" not in words]
+    assert found
+    assert not [words for words in found if "--remove-bpe sentencepiece" not in " ".join(words)]
+
+
 def test_every_model_has_a_row():
     assert {*architectures(), *timm_plugin.MODELS} <= set(re.findall(r"^\| `(\w+)` \|", MODELS, re.M))
 

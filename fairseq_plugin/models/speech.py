@@ -14,6 +14,7 @@ Differs from fairseq: see :class:`Subsampler`.
 """
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from fairseq_plugin.embedding import dropout_rate
 from fairseq_plugin.models.parameter_sharing import ParameterSharing, ParameterSharingOptions, unshared_as
 from fairseq_plugin.options import like, option
 from fairseq_plugin.register import register_family, size
+from fairseq_repairs.checkpoints import MARKS
 from fairseq_repairs.messages import without_lists
 from recurrence.errors import FieldError
 from recurrence.parts import Dropout
@@ -220,7 +222,7 @@ class SpeechToText(ParameterSharing):
         model, path = super()._build(args, task), args.load_pretrained_encoder_from
         if path:
             try:
-                checkpoint_utils.load_pretrained_component_from_model(model.encoder, path)
+                model.encoder.load_state_dict(encoder_weights(path))
             except RuntimeError as error:
                 raise FieldError("load_pretrained_encoder_from", path, without_lists(error)) from error
             args.load_pretrained_encoder_from = None  # the checkpoint's weights hold it
@@ -242,6 +244,15 @@ class SpeechToText(ParameterSharing):
         kernel_sizes(args.conv_kernel_sizes)
         if args.conv_channels < 2 or args.conv_channels % 2:
             raise FieldError("conv_channels", args.conv_channels, "must be even and >= 2, because gates halve it")
+
+
+def encoder_weights(path: str) -> OrderedDict[str, Tensor]:
+    """The encoder's weights in a checkpoint, with what its modules note, such as orders; fairseq forgets that."""
+    whole, start = checkpoint_utils.load_checkpoint_to_cpu(path)["model"], "encoder."
+    found = OrderedDict((key.removeprefix(start), whole[key]) for key in whole if key.startswith(start))
+    notes = getattr(whole, MARKS, {})
+    setattr(found, MARKS, {name.removeprefix(start): notes[name] for name in notes if name.startswith(start)})
+    return found
 
 
 SMALL = size(512, 2048, 8, 6)

@@ -194,6 +194,12 @@ def test_options_of_a_run_are_those_of_fairseqs_commands(task, kept):
     assert vars(found) == {**kinds, "adam_eps": 1e-6, "min_lr": 0.5, "arch": "cycle_lm", "seed": 2}
 
 
+def test_the_criterion_of_several_depths_is_the_one_that_it_is_at_one_depth():
+    options = {"_name": "elastic_cross_entropy", "label_smoothing": 0.1, "depth_range": "1-4"}
+    found = convert._run_options({"cfg": {"criterion": options}}, Namespace(arch="cycle_small"))
+    assert (found.criterion, found.label_smoothing) == ("label_smoothed_cross_entropy", 0.1)
+
+
 def test_tensors_that_passes_share_are_written_once(tmp_path):
     model = models.tiny("cycle", *JOINT, on=models.task(23, 23))
     _, weights = unshared(model, models.saved_options("cycle", *JOINT))

@@ -5,6 +5,9 @@ import shutil
 from argparse import Namespace
 
 import pytest
+import torch
+from fairseq.data import MonolingualDataset
+from fairseq_cli.eval_lm import eval_lm
 
 from fairseq_plugin import depth
 from fairseq_plugin.tasks.automaton import AutomatonTask
@@ -37,6 +40,26 @@ def test_a_checkpoint_of_one_depth_is_rejected(arch):
     model = models.tiny(arch)
     with pytest.raises(ValueError, match="the order .*: must repeat its blocks .* to run at other depths"):
         list(depth.assignments(model, False))
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_the_perplexity_is_that_of_fairseq_eval_lm(at_start):
+    """Which does not count the symbol of --add-bos-token."""
+    task = models.task_of("ilr_small")
+    task.args = Namespace(add_bos_token=at_start)
+    lines = [torch.arange(5, 5 + length) for length in (4, 7)]
+    texts = MonolingualDataset(
+        [(line[:-1], line[1:], None) for line in lines],
+        [len(line) - 1 for line in lines],
+        task.dictionary,
+        add_bos_token=at_start,
+        targets=["future"],
+    )
+    batch, model = texts.collater([texts[0], texts[1]]), models.tiny("ilr_small").eval()
+    with torch.no_grad():
+        found = depth.perplexity(model, task, None, [batch]).score
+    expected = eval_lm([model], task.dictionary, [batch], remove_bos_token=at_start)["perplexity"]
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.slow

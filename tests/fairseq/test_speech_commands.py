@@ -159,6 +159,8 @@ def test_a_training_begins_with_the_encoder_of_another(tones, trained, tmp_path)
     encoder = [key for key in given if key.startswith("encoder.")]
     assert encoder
     assert all(torch.equal(found[key], given[key]) for key in encoder)
+    said = train(other, tmp_path / "deeper", *begin, "--encoder-layers", "4", "--max-update", "1")
+    assert "loop: runs at depth 4 (0 1 0 1), trained at 3 (0 1 0)" in said
     for more, message in {
         begin + ("--encoder-embed-dim", "16"): f"--load-pretrained-encoder-from={recogniser}: Error(s) in loading",
         (begin[0], tmp_path / "none.pt"): "none.pt: must be a checkpoint; there is no such file",

@@ -196,6 +196,9 @@ def test_bad_text_is_named_with_file_and_line(refused):
     assert refused(long, *pair) == "a.de: has no line that can be used"
     assert "No such file or directory: 'x.txt'" in refused(good, "--text", "x.txt")
     assert refused(good, "--text", ".") == ".: must be a file, not a folder, a pipe or a device"
+    assert refused(good | valid, *pair, "--valid", "v.en", "v.de") == (
+        "--valid v.en v.de: must be in the order of --train, de first"
+    )
     assert refused(good, *pair, "--minutes", "nan") == "argument --minutes: nan: must be a number > 0"
 
 
@@ -249,6 +252,25 @@ def test_another_translation_of_a_sentence_that_is_held_out_does_not_train():
     assert trained
     assert tested
     assert not trained & tested
+
+
+def test_sources_that_a_given_test_has_with_another_translation_are_counted(tmp_path):
+    files = {}
+    for name, count, end in (("train", 100, ""), ("test", 7, " .")):
+        files[name] = [tmp_path / f"{name}.{language}" for language in LANGUAGES]
+        files[name][0].write_text(lines(SOURCE[:count]))
+        files[name][1].write_text(lines([line + end for line in TARGET[:count]]))
+    corpus = start_corpus.read_corpus(files["train"], [], files["test"])
+    shared = {source for source, _ in corpus.sets["train"]} & {source for source, _ in corpus.sets["test"]}
+    assert corpus.notes[-1] == f"test: {len(shared)} of 7 sources are in the training text, too"
+
+
+def test_a_script_scores_the_model_that_it_trains():
+    for name in start.SIZES:
+        script = (start.SCRIPTS / f"{name}.sh").read_text(encoding="utf-8")
+        assert '--save-dir "$run"' in script
+        assert '--path "$run/checkpoint_best.pt"' in script
+        assert "\nrun=checkpoints " in script
 
 
 @pytest.mark.parametrize("length", [99, 100])

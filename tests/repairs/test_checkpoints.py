@@ -7,6 +7,7 @@ import zipfile
 from argparse import Namespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -22,6 +23,18 @@ from fairseq_repairs.checkpoints import load_safely
 from fairseq_repairs.replace import copies_of
 from tests.support import cli, upstream
 from tests.support.states import same_runs, same_state, trained_tensors
+
+
+def test_a_score_of_scipy_is_read_as_a_number(tmp_path):
+    """As of sentence_prediction, with --best-checkpoint-metric pearson."""
+    path = tmp_path / "model.pt"
+    for score in (np.float64(66.7), np.int64(3)):
+        torch.save({"args": None, "model": {}, "extra_state": {"val_loss": score}}, path)
+        found = load_safely(path)["extra_state"]["val_loss"]
+        assert (type(found), found) == (type(score.item()), score)
+    torch.save({"args": None, "model": {}, "extra_state": {"val_loss": np.float32(1)}}, path)
+    with pytest.raises(checkpoints.CheckpointError):
+        load_safely(path)
 
 
 def test_a_file_that_is_not_a_checkpoint_is_named(tmp_path):

@@ -185,6 +185,15 @@ def test_a_language_model_without_weight_is_warned_of(said):
     assert "--lm-path: the language model has no effect with --lm-weight 0, the default" in said.text
 
 
+def test_outputs_end_where_the_positions_of_a_fused_language_model_end():
+    words = upstream.dictionary(19)
+    model, lm = upstream.built("transformer", words), upstream.built("transformer_lm", words)
+    lm.decoder.max_target_positions = 5
+    search = SequenceGenerator([model], words, lm_model=lm, min_len=9, max_len_b=20)
+    assert search.max_len == 5
+    assert SequenceGenerator([model], words).max_len > 5
+
+
 def test_a_language_model_of_other_symbols_is_not_fused_nor_one_that_translates():
     words, other = upstream.dictionary(19), Dictionary()
     for symbol in reversed(words.symbols[words.nspecial :]):

@@ -1,5 +1,7 @@
 """Repairs of fairseq: clipping gradients on a CPU, scaling the loss with ``--amp``, and the adaptive loss."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq import utils
@@ -9,7 +11,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from torch import nn
 
-import fairseq_repairs  # noqa: F401
+from fairseq_repairs import gradients
 from tests.support import upstream
 
 
@@ -25,6 +27,13 @@ def test_clipping_on_the_cpu_equals_fairseqs_bit_for_bit(max_norm):
         found.append([norm, *(param.grad for param in params[:2])])
     for theirs, ours in zip(*found):
         assert torch.equal(theirs, ours)
+
+
+@pytest.mark.parametrize(("sharded", "base_layers", "run"), [(False, 0, 1), (True, 0, 2), (False, 1, 2)])
+def test_ranks_that_exchange_tensors_in_the_forward_run_an_empty_batch(sharded, base_layers, run):
+    trainer = Namespace(is_fsdp=sharded, cfg=Namespace(model=Namespace(base_layers=base_layers)))
+    found = gradients.count_batches_before_an_empty_one(lambda _, samples: len(samples), trainer, [{"id": 1}, {}])
+    assert found == run
 
 
 @pytest.fixture

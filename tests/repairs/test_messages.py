@@ -115,6 +115,26 @@ def test_options_of_another_model_are_named(trained_once, tmp_path):
         upstream.run_training("transformer", data, tmp_path, *flags)
 
 
+def test_options_without_weights_are_named(trained_once, tmp_path, said):
+    data, path = trained_once("transformer")
+    begin = ("--finetune-from-model", path, "--dropout", "0.3", "--max-source-positions", "99")
+    upstream.run_training("transformer", data, tmp_path / "same", *begin)
+    assert "its weights fit" not in said.text
+    upstream.run_training("transformer", data, tmp_path / "other", *begin, "--no-scale-embedding")
+    assert f"{path}: its weights fit, but it was trained with --no-scale-embedding False, now True" in said.text
+
+
+def test_options_of_the_optimizer_that_a_checkpoint_replaces_are_named(trained_once, tmp_path, said):
+    data, path = trained_once("transformer")
+    more = ("--restore-file", path, "--lr", "0.002", "--max-epoch", "2", "--weight-decay", "0.5")
+    change = ("--optimizer-overrides", "{'weight_decay': 0.5}")
+    for name, flags, decay in (("saved", (), 0.0), ("given", change, 0.5)):
+        said.clear()
+        resumed = upstream.run_training("transformer", data, tmp_path / name, *more, *flags)
+        assert load_safely(resumed)["last_optimizer_state"]["param_groups"][0]["weight_decay"] == decay
+        assert ("resumes with its optimizer's weight_decay=0.0 in place of 0.5" in said.text) == (name == "saved")
+
+
 def test_a_missing_option_is_named():
     with pytest.raises(MissingMandatoryValue) as raised:
         OmegaConf.create({"sentencepiece_model": "???"})["sentencepiece_model"]

@@ -307,6 +307,11 @@ class TestLanguageModel:
         with pytest.raises(ValueError, match="^--print-alignment: a language model .* no source words to align$"):
             upstream.answer(data, path, "one\n", "--task", "language_modeling", "--print-alignment")
 
+    def test_a_soft_alignment_is_rejected_where_it_would_be_printed_as_links(self, trained_once):
+        data, path = trained_once("transformer")
+        with pytest.raises(ValueError, match="^--print-alignment soft: must be hard; only fairseq-generate prints"):
+            upstream.answer(data, path, "one\n", "--print-alignment", "soft")
+
     def test_every_prompt_is_continued(self, trained_once):
         data, path = trained_once("transformer_lm")
         found = upstream.answer(data, path, "one\n\n", "--task", "language_modeling", "--max-len-b", "8")

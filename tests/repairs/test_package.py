@@ -51,7 +51,9 @@ class TestImport:
             "array",
             "fairseq.data.dictionary.Dictionary",
             "numpy._core.multiarray._reconstruct",
+            "numpy._core.multiarray.scalar",
             "numpy.core.multiarray._reconstruct",
+            "numpy.core.multiarray.scalar",
             "numpy.dtype",
             "numpy.ndarray",
         ]

@@ -9,10 +9,10 @@ import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
-from fairseq_cli import train, validate
+from fairseq_cli import eval_lm, train, validate
 
 from fairseq_repairs import parallel
-from tests.support import upstream
+from tests.support import spawned, upstream
 
 
 @pytest.fixture
@@ -68,6 +68,15 @@ class TestParallel:
         distributed_utils.call_main(cfg, main)
         distributed_utils.call_main(cfg, functools.partial(main))
         assert [(given[0], given[2]) for given in calls] == [(0, cfg), (0, cfg)]
+
+    def test_a_spawned_rank_runs_the_repaired_command(self, tmp_path, monkeypatch):
+        """As fairseq spawns one for each GPU."""
+        started = []
+        monkeypatch.setattr(parallel, "_on_cpu", lambda cfg: False)
+        parallel.run_ranks_on_cpu(lambda cfg, main: started.append(main), self.config(), eval_lm.main)
+        path = tmp_path / "repairs"
+        torch.multiprocessing.spawn(spawned.note_repairs, (started[0], path), nprocs=1)
+        assert "evaluate_on_each_rank" in path.read_text()
 
     def test_a_rank_leaves_its_process_groups(self):
         meeting = ("--distributed-init-method", f"tcp://localhost:{parallel.free_port()}")

@@ -159,6 +159,14 @@ def test_updates_that_end_an_epoch_are_saved_too(data, tmp_path):
     assert saved == list(range(1, last["optimizer_history"][-1]["num_updates"] + 1))
 
 
+def test_of_updates_that_end_an_epoch_the_newest_are_kept(data, tmp_path):
+    three_an_epoch = ("--max-epoch", "4", "--batch-size", "16")
+    saving_each = ("--no-epoch-checkpoints", "--save-interval-updates", "3", "--keep-interval-updates", "2")
+    upstream.run_training("transformer", data["text"], tmp_path, *three_an_epoch, *saving_each)
+    names = {path.name for path in tmp_path.glob("checkpoint_*_*.pt")}
+    assert names == {"checkpoint_3_9.pt", "checkpoint_4_12.pt"}
+
+
 NAMES = ("_last", "_best", "3", "_3_500", ".best_bleu_21.5034", ".best_rouge-l_-0.1250")
 
 
