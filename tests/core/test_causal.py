@@ -107,6 +107,16 @@ def test_recorded_weights_of_the_memory_are_those_of_the_last_pass():
 
 
 @torch.no_grad()
+def test_the_memory_of_a_depth_has_the_signals_of_its_passes():
+    """Not those of as many first passes."""
+    torch.manual_seed(0)
+    loop, memory = translator(relative=False, cross_attention_signal="before")
+    loop = stacks.randomise(loop.double(), 0).eval()
+    of_all, of_three = project_memory(loop, memory), project_memory(loop, memory, 3)
+    assert [[torch.equal(one, other) for other in of_all].index(True) for one in of_three] == [0, 1, 3]
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("with_position", [True, False])
 def test_a_level_table_has_a_row_for_every_pass_that_runs(with_position):
     """At another depth, those of a loop of that depth."""

@@ -214,7 +214,7 @@ class Counting(Comparison):
     def steps(self, row, seed, folder, length=None):
         values = {
             "updates": length.total if length else 10,
-            "seconds": 10.0 * len(row.name),
+            "seconds": 10.0 * len(row.name) * (seed if row.name == "looped" else 1),
             "score": float(seed),
             "decoding": 1.0,
         }
@@ -256,8 +256,9 @@ def test_timed_rows_train_for_as_long_as_looped(name, tmp_path, capsys):
     order = (tmp_path / "order").read_text().split()
     first = [f"{row}/seed{seed}" for seed in (1, 2) for row in ("looped", "once", TIMED[name])]
     assert order == [*first, f"{name}/seed1", f"{name}/seed2"]
-    updates = round(10 * len("looped") / len(TIMED[name]))
-    assert json.loads((tmp_path / name / "seed1" / "train.json").read_text())["updates"] == updates
+    for seed in (1, 2):
+        updates = round(10 * seed * len("looped") / len(TIMED[name]))
+        assert json.loads((tmp_path / name / f"seed{seed}" / "train.json").read_text())["updates"] == updates
     before = capsys.readouterr().out
     compare(Counting(), options(*words))
     assert (tmp_path / "order").read_text().split() == order

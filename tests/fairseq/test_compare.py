@@ -192,9 +192,11 @@ def test_the_row_time_stretches_every_stage_of_a_schedule(corpus, tmp_path, stag
     args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
     comparison = compare.TextComparison(args, words)
     (row,) = comparison.rows(["looped"])
-    command = list(comparison.steps(row, 1, tmp_path, Length(9, stretch=2.0))[0].commands[0].words)
+    command = list(comparison.steps(row, 7, tmp_path, Length(9, stretch=2.0))[0].commands[0].words)
     assert command[command.index("--max-update", command.index("--max-epoch")) + 1] == "9"
     assert set(stretched.split()) <= set(command)
+    given = command[command.index("fairseq_cli.train") + 1 :]
+    assert fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), given).seed == 7
 
 
 @pytest.mark.parametrize(("maximize", "validation"), [(False, 3.5), (True, -3.5)])

@@ -98,6 +98,7 @@ def test_what_has_begun_ends_with_the_script(tmp_path):
     with subprocess.Popen(["bash", RECIPES / "gpu.sh"], env=environment) as script:
         while not lock.exists():
             time.sleep(0.05)
+            assert script.poll() is None
         script.terminate()
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if a process of the row still holds it

@@ -194,6 +194,44 @@ def test_the_published_standard_error_is_of_the_tables_batch_in_any_number_of_pr
         assert words[words.index("--batch") + 1] == "256"
 
 
+@pytest.mark.parametrize(
+    ("table", "row"), [("cifar10/train", "sret"), ("sret/table5", "t_384"), ("pronounce/train", "eight_bits")]
+)
+def test_a_run_has_its_seed_and_reads_other_rows_of_that_seed(table, row, tmp_path):
+    """Those of teachers and of models in eight bits."""
+    found = commands.stages(requested(tmp_path, SCALE="small"), NAMED[table].find(row), 2)
+    words = [word for stage in found.values() for command in stage for word in map(str, command.words)]
+    assert any("/s2" in word for word in words)
+    assert not any("/s1" in word for word in words)
+    assert "training" not in found or words[words.index("--seed") + 1] == "2"
+
+
+def test_test_images_train_at_scale_smoke_alone_and_choose_no_rates(tmp_path):
+    (tmp_path / "cifar10.tar").touch()
+    for scale in ("smoke", "small"):
+        asked = requested(tmp_path, SCALE=scale, DATA_ROOT=str(tmp_path))
+        words = words_of(commands.stages(asked, NAMED["cifar10/train"].find("sret"), 1))
+        assert ("--train-split" in words) == (scale == "smoke")
+    for run in NAMED["cifar10/rates"].runs.values():
+        assert words_of(commands.stages(asked, run, 1))[2] == f"{tmp_path}/cifar10/5000-held-out"
+
+
+def test_the_last_checkpoints_are_averaged(tmp_path):
+    speech = NAMED["takase/table4"].find("cycle")
+    for run, last in ((NAMED["multi30k/train"].find("ringformer"), 5), (speech, speech.settings("small").keys["keep"])):
+        words = words_of(commands.stages(requested(tmp_path, SCALE="small"), run, 1), "averaging")
+        assert words[words.index("--num-update-checkpoints") + 1] == str(last)
+
+
+def test_operations_are_counted_for_the_texts_of_an_update_in_any_number_of_processes(tmp_path):
+    counted = set()
+    for gpus in ("1", "4"):
+        asked = requested(tmp_path, SCALE="paper", GPUS=gpus)
+        words = words_of(commands.stages(asked, NAMED["ilr/table1"].find("1,1,1,1-rope"), 1), "counting")
+        counted.add(words[words.index("--texts") + 1])
+    assert len(counted) == 1
+
+
 @pytest.mark.parametrize("scale", ["smoke", "paper"])
 def test_a_training_leaves_the_other_gpus_of_a_machine_alone(scale, monkeypatch):
     """fairseq's default number of processes is that of the GPUs, each of which would take the whole batch."""

@@ -1,6 +1,7 @@
 """The tools of the recipes: scores, tables of results, texts."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -11,6 +12,7 @@ import characters
 import collect
 import commands
 import flops
+import loss
 import perplexity
 import pytest
 import results_csv
@@ -205,6 +207,13 @@ def test_operations_are_those_of_the_updates_that_a_flag_asks_for(tmp_path, monk
         flops.main()
         totals.append(json.loads(capsys.readouterr().out)["training_flops"])
     assert totals[0] == 2 * totals[1] > 0
+
+
+def test_the_loss_is_that_of_the_last_validation_in_nats(tmp_path):
+    lines = [{"valid_num_updates": str(at), "valid_nll_loss": base2} for at, base2 in ((10, "3"), (20, "2"))]
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"now | INFO | valid | {json.dumps(line)}\n" for line in lines))
+    assert loss.last_validation(log) == {"loss": round(2 * math.log(2), 4), "updates": 20}
 
 
 @pytest.mark.slow

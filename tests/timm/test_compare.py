@@ -130,11 +130,11 @@ def words_of(step):
 def test_equal_time_of_few_epochs_also_shortens_the_warm_up(images, tmp_path):
     model = ["--model", "sret_nano.cifar10", "--img-size", "32"]
     comparison = comparison_of(images, tmp_path, "--epochs", "6", "--warmup-epochs", "5", model=model)
-    train, _ = comparison.steps(*comparison.rows(["looped"]), 1, tmp_path, Length(3, 0.5))
+    train, _ = comparison.steps(*comparison.rows(["looped"]), 7, tmp_path, Length(3, 0.5))
     words = words_of(train)
     args = options.parser("").parse_args(words[words.index(str(images)) :])
     options.check(args)
-    assert (args.epochs, args.warmup_epochs) == (3, 2.5)
+    assert (args.epochs, args.warmup_epochs, args.seed) == (3, 2.5, 7)
 
 
 def test_every_step_imports_the_users_module(images, tmp_path):

@@ -404,3 +404,33 @@ def test_an_infinite_loss_stops_the_run_too(images, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "learn", lambda *_, **last: torch.tensor(torch.inf))
     with pytest.raises(ArithmeticError, match="^loss inf in epoch 1: lower --lr, or set --clip-grad"):
         trainer.train(0)
+
+
+def test_updates_and_orders_of_images_are_counted_over_all_epochs(images, tmp_path, monkeypatch):
+    trainer, seen, orders = trainer_of(images, tmp_path, "--grad-accum-steps", "2", "--seed", "2"), [], []
+    trainer.args.distributed = True
+    trainer.train_loader.sampler.set_epoch = orders.append
+    monkeypatch.setattr(trainer, "learn", lambda *given, last: seen.append((given[2], last)) or torch.zeros(()))
+    monkeypatch.setattr(train_image.utils, "reduce_tensor", lambda loss, _: loss)
+    monkeypatch.setattr(train_image.utils, "distribute_bn", lambda *_, **__: None)
+    assert [trainer.train(epoch)["updates"] for epoch in (0, 1)] == [2, 4]
+    assert seen == [(update, last) for update in range(4) for last in (False, True)]
+    assert orders == [2 << 16, (2 << 16) + 1]
+
+
+def test_the_seed_is_that_of_the_draws_of_depths(images, tmp_path):
+    (depth,) = trainer_of(images, tmp_path, *ELASTIC, "--seed", "2").model.training_depths
+    assert depth.seed == 2
+
+
+def test_images_are_augmented_as_the_options_say(images):
+    training, _ = loaders(images, "--scale", "0.5", "0.75", "--hflip", "0.25", "--reprob", "0.125")
+    crop, flip, *_ = training.dataset.transform.transforms
+    assert (tuple(crop.scale), flip.p, training.random_erasing.probability) == ((0.5, 0.75), 0.25, 0.125)
+
+
+def test_labels_are_smoothed_as_the_option_says(images, tmp_path):
+    trainer = trainer_of(images, tmp_path, "--smoothing", "0.25")
+    batch, labels = next(iter(trainer.val_loader))
+    expected = torch.nn.functional.cross_entropy(trainer.model(batch), labels, label_smoothing=0.25)
+    torch.testing.assert_close(trainer.task(batch, labels)["loss"], expected)
