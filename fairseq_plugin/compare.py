@@ -13,6 +13,7 @@ import argparse
 import copy
 import itertools
 import math
+import os
 import re
 import shlex
 import statistics
@@ -223,6 +224,10 @@ def _check(args: Namespace) -> None:
     model.unshared(args, {"encoder": 1, "decoder": 1})  # raises ValueError if nothing loops over depth
     if args.task not in SCORES:
         raise ValueError(f"--task={args.task}: must be one of {', '.join(SCORES)}")
+    if args.task in SCORERS and os.pathsep in args.output:
+        raise ValueError(
+            f"--output={args.output}: must have no {os.pathsep!r}, at which fairseq-generate splits --path"
+        )
     if args.rates and args.disable_validation:
         raise ValueError("--disable-validation=True: leaves --rates nothing to choose by")
     if args.score_sentences is not None:

@@ -44,7 +44,7 @@ def _mapped_bytes(index: BinaryIO) -> int | None:
         return None  # fairseq says what it expects
     _require(index.name, MAPPED.size + count * (4 + 8), f"for the {count:,} sentences of its head")
     if not count:
-        return 0
+        raise ValueError(f"{index.name}: has no sentence: must have at least one")
     size, start = (_number(index, at, kind) for at, kind in ((MAPPED.size + 4 * (count - 1), "<i"), (-8, "<q")))
     return start + size * np.dtype(indexed_dataset._code_to_dtype[code]).itemsize
 

@@ -76,16 +76,16 @@ def answer_every_line(
 
     if cfg.generation.lm_path:
         raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
-    most = _longest_source(max_positions)
+    most, option = _limit(cfg, task, max_positions)
     if getattr(cfg.task, "truncate_source", False) and most is not None:
         encode_fn = _truncated(encode_fn, most - 1)  # and the end of the sentence
     if isinstance(task, LanguageModelingTask):  # an empty prompt is valid
-        prompts = [line if _is_readable(line, task, max_positions, encode_fn) else "" for line in lines]
+        prompts = [line if _is_readable(line, task, most, option, encode_fn) else "" for line in lines]
         yield from batch(prompts, cfg, task, max_positions, encode_fn)
         return
     # With --constraints, words that the translation must contain follow the source after a tab.
     texts = [line.split("\t")[0] for line in lines] if cfg.generation.constraints else lines
-    readable = [i for i, text in enumerate(texts) if _is_readable(text, task, max_positions, encode_fn)]
+    readable = [i for i, text in enumerate(texts) if _is_readable(text, task, most, option, encode_fn)]
     if readable:
         for part in batch([lines[i] for i in readable], cfg, task, max_positions, encode_fn):
             task.sources = [encode_fn(texts[readable[i]]) for i in part.ids.tolist()]  # see unknown.find_source_words
@@ -138,11 +138,20 @@ def _truncated(encode: Callable[[str], str], most: int) -> Callable[[str], str]:
     return lambda text: " ".join(tokenize_line(encode(text))[:most])
 
 
-def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Callable) -> bool:
+def _limit(cfg: Any, task: FairseqTask, max_positions: Any) -> tuple[int | None, str]:
+    """The most tokens or frames of a source, None without a limit, and in brackets the option that sets it."""
+    positions = _longest_source(max_positions)
+    # The option helps where it sets the limit, and not the model, whose learned positions have a fixed number.
+    option = " (--max-source-positions)" if _longest_source(task.max_positions()) == positions else ""
+    limits = [(positions, option), (cfg.dataset.max_tokens, " (--max-tokens)")]
+    return min((limit for limit in limits if (limit[0] or 0) > 0), default=(None, ""))
+
+
+def _is_readable(text: str, task: FairseqTask, most: int | None, option: str, encode: Callable) -> bool:
     """Whether a text can be translated; logs a warning if not, or if most of it is unknown."""
     if not text:
         return False
-    most, is_speech = _longest_source(max_positions), task.source_dictionary is None
+    is_speech = task.source_dictionary is None
     shown = text if is_speech else _beginning(text)
     try:
         (tokens,), (length,) = task.get_interactive_tokens_and_lengths([text], encode)
@@ -152,8 +161,6 @@ def _is_readable(text: str, task: FairseqTask, max_positions: Any, encode: Calla
         return False
     if most is not None and length > most:
         unit = "frames" if is_speech else "tokens"
-        # The option helps where it sets the limit, and not the model, whose learned positions have a fixed number.
-        option = " (--max-source-positions)" if _longest_source(task.max_positions()) == most else ""
         logger.warning(f"{shown}: is {length} {unit} long: must be <= {most}{option}: left empty")
     warn_of_unknown_words(text, tokens, task.source_dictionary)
     return most is None or length <= most

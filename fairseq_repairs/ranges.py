@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq import options
+from fairseq.optim.lr_scheduler.cosine_lr_scheduler import CosineLRSchedule
 from fairseq.trainer import Trainer
 
 from fairseq_repairs.foreign import literal
 from fairseq_repairs.replace import after, before, in_groups
 
 POSITIVE = (lambda value: value >= 1, "must be >= 1")
+INTERVAL = (lambda value: value != 0, "must be >= 1; a large number, such as 1000000, turns it off")
 
 
 def _value(given: Any) -> Any:
@@ -21,6 +23,8 @@ def _value(given: Any) -> Any:
 # Values that break a rule fail in fairseq. Others, --clip-norm -1 or --batch-size 0, mean no limit there.
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(["beam", "workers", "tokens_per_sample"], POSITIVE),
+    **dict.fromkeys(["save_interval", "validate_interval", "log_interval"], INTERVAL),
+    "keep_interval_updates_pattern": (lambda value: value != 0, "must be >= 1, or -1 for none"),
     "nbest": (lambda value: value != 0, "must not be 0"),
     "num_workers": (lambda value: value >= 0, "must be >= 0"),
     "update_freq": (lambda values: min(values) >= 1, "must be >= 1 for each epoch"),
@@ -59,6 +63,15 @@ def require_configured_values_in_range(self, cfg: Any, *unused, **other) -> None
 def require_values_of_preprocessing_in_range(args: Any) -> None:
     """The same for fairseq-preprocess, which has a parser of its own."""
     check_ranges(args, trains=False)
+
+
+@after(CosineLRSchedule, "__init__")
+def end_with_the_warm_up(built: None, schedule: CosineLRSchedule, *args, **kwargs) -> None:
+    """Lets a cosine that is nothing but warm-up, `--warmup-updates` equal to `--max-update`, end at its peak.
+
+    fairseq divides by the length of the cosine, 0, after the last update, and saves nothing.
+    """
+    schedule.period = schedule.period or 1
 
 
 def check_ranges(args: Any, trains: bool) -> None:

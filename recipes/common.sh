@@ -4,6 +4,7 @@
 #   THREADS  CPU threads (default: all cores)
 # A script with -h or --help among its words prints the comment at its head and does nothing.
 set -euo pipefail
+unset CDPATH # with which cd may go elsewhere, and prints where
 
 case " $* " in *" -h "* | *" --help "*)
     awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"

@@ -5,7 +5,7 @@ Usage::
     python -m timm_plugin.accuracy RUN
 
 The images are those of the training's --val-split, preprocessed as in the training, on its --device or, if this machine
-does not have it, on another of that type or the CPU.
+does not have it, on another of that type or the CPU; in float32, even after a training with --amp.
 """
 
 import argparse

@@ -17,8 +17,9 @@ the cosine begins at the first update, so that after the warm-up the rate drops 
 
 Differs from timm's train.py: the learning rate changes at every update; batches at the end of an epoch that do not fill
 an update are skipped; crops are resized with the model's interpolation, not a random one; the average of the weights
-has a warm-up; if there is an average, only the average is evaluated; and distillation is SReT's (arXiv 2111.05297),
-from the teacher's soft labels only, or for comparison DeiT's, from hard labels.
+has a warm-up; --warmup-prefix is part of --epochs; if there is an average, only the average is evaluated; and
+distillation is SReT's (arXiv 2111.05297), from the teacher's soft labels only, or for comparison DeiT's, from hard
+labels.
 """
 
 import logging
@@ -204,7 +205,8 @@ class Trainer:
         for number, (images, targets) in enumerate(batches, start=1):
             before = (epoch * total + number - 1) // args.grad_accum_steps
             updates, pending = divmod(epoch * total + number, args.grad_accum_steps)
-            loss = self.learn(images, targets, before, last=not pending)
+            # On a CPU, --amp gives a loss in half precision, in which a sum of many loses what is added.
+            loss = self.learn(images, targets, before, last=not pending).float()
             if not pending:
                 self.task.update_ema(step=updates)
                 self.scheduler.step_update(updates)
@@ -333,6 +335,8 @@ class Trainer:
             idle = isinstance(self.model, ImageModel) and self.model.may_idle()
             devices = [self.device] if self.device.type == "cuda" else None
             self.task.prepare_distributed(device_ids=devices, find_unused_parameters=idle)
+        if args.resume:
+            logger.info(f"{last}: continues after epoch {start}" if last else f"{output}: has no run yet; begins one")
         if start >= args.epochs:
             logger.info(f"{output}: has all of its {args.epochs} epochs; {further(last)}")
         began = time.monotonic()

@@ -3,7 +3,7 @@
 # checkpoints/*.pt, as a model knows only the pieces of its training.
 set -euo pipefail
 export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
-cd "$(dirname "$0")"
+CDPATH= cd "$(dirname "$0")"
 mkdir -p pieces checkpoints
 
 # The model of the pieces has the name under which fairseq's hub interface looks for it, beside the checkpoints.

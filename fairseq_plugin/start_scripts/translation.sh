@@ -4,7 +4,7 @@
 %{reasons}
 set -euo pipefail
 export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
-cd "$(dirname "$0")"
+CDPATH= cd "$(dirname "$0")"
 plugin=$(python -m fairseq_plugin)
 run=checkpoints # of this model; another model needs another folder
 

@@ -2,7 +2,7 @@
 # Continues the beginnings of texts from standard input, one per line: echo "..." | ./write.sh
 set -euo pipefail
 export PYTHONUTF8=1 # all texts are UTF-8, whatever the locale is
-cd "$(dirname "$0")"
+CDPATH= cd "$(dirname "$0")"
 
 fairseq-interactive data-bin --user-dir "$(python -m fairseq_plugin)" --task language_modeling \
     --path checkpoints/checkpoint_best.pt --sampling --sampling-topp 0.9 --beam 1 --max-len-a 1 --max-len-b 199 \

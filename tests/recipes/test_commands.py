@@ -33,6 +33,16 @@ def test_every_script_is_read_and_may_be_called():
         assert os.access(script, os.X_OK) == (script not in SOURCED), script
 
 
+def test_a_search_path_of_cd_changes_nothing():
+    command = ["bash", "recipes/automaton/run.sh"]
+    environment = {"PATH": cli.search_path(), "DRY_RUN": "1"}
+    said = [
+        subprocess.check_output(command, cwd=cli.REPOSITORY, env={**environment, **more}, text=True)
+        for more in ({}, {"CDPATH": ".:/"})
+    ]
+    assert said[0] == said[1]
+
+
 def test_every_script_is_tried():
     """Those of recipes/data by recipes/test_data.py, those of tables by recipes/test_tables.py."""
     names = ["gpu", "takase/wikitext", "takase/significance", "kausik/linear_time", *(f"{demo}/run" for demo in DEMOS)]

@@ -76,6 +76,15 @@ class TestTranslation:
         assert re.search(r"is 1101 tokens long: must be <= \d+( \(--max-source-positions\))?: left empty", said.text)
         assert "foo bar: 2 of 2 symbols are unknown" in said.text
 
+    def test_a_line_that_no_batch_holds_is_left_empty(self, model, trained_once, said):
+        data, path = trained_once(model)
+        found = upstream.answer(
+            data, path, "one\n" + "two " * 30 + "\nthree\n", "--max-tokens", "20", "--max-len-b", "4"
+        )
+        assert sorted(found) == [0, 1, 2]
+        assert found[1] == ""
+        assert "is 31 tokens long: must be <= 20 (--max-tokens): left empty" in said.text
+
     def test_a_loss_that_is_no_number_is_named(self, model, data, tmp_path):
         with pytest.raises(FloatingPointError, match=r"^update .*: the loss or a gradient .*Nan/Inf\)$"):
             upstream.run_training(model, data["text"], tmp_path, "--lr=1e35", "--batch-size=4", "--max-epoch=9")

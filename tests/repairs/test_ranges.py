@@ -10,6 +10,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import preprocess
 
 from fairseq_repairs import ranges
+from fairseq_repairs.checkpoints import load_safely
 from tests.support import upstream
 
 OUTSIDE = {
@@ -17,6 +18,8 @@ OUTSIDE = {
     "--num-workers": ["-1"],
     "--warmup-updates": ["0", "-1"],
     "--update-freq": ["0", "2,0"],
+    **dict.fromkeys(["--save-interval", "--validate-interval", "--log-interval"], ["0"]),
+    "--keep-interval-updates-pattern": ["0"],
     "--label-smoothing": ["nan"],
     "--adam-betas": ["x", "0.9"],
     "--optimizer-overrides": ["lr"],
@@ -43,6 +46,12 @@ def test_a_number_outside_its_range_is_rejected(option, value):
         train(f"{option}={value}")
 
 
+def test_a_cosine_may_be_nothing_but_warm_up(text, tmp_path):
+    cosine = ("--lr-scheduler", "cosine", "--warmup-updates", "2", "--max-update", "2", "--max-epoch", "2")
+    last = upstream.run_training("transformer", text, tmp_path, "--lr", "0.25", *cosine)
+    assert load_safely(last)["last_optimizer_state"]["param_groups"][0]["lr"] == 0.25
+
+
 def test_the_configuration_of_fairseq_hydra_train_too():
     configuration = convert_namespace_to_omegaconf(train())
     configuration.lr_scheduler.warmup_updates = 0
@@ -51,7 +60,7 @@ def test_the_configuration_of_fairseq_hydra_train_too():
 
 
 FAILING = ["--lr-scheduler", "inverse_sqrt", "--update-freq", "1", "--max-epoch", "2"]
-FAILING += ["--eval-bleu", "--eval-bleu-detok", "moses"]
+FAILING += ["--eval-bleu", "--eval-bleu-detok", "moses", "--save-interval-updates", "1", "--keep-interval-updates", "1"]
 
 
 @pytest.mark.parametrize(("option", "value"), TRIED)

@@ -113,6 +113,17 @@ def test_a_teacher_has_the_images_classes_and_sees_them_as_in_its_training(tmp_p
         load_teacher(args)
 
 
+def test_a_teacher_has_the_preprocessing_of_the_tag_that_was_trained(tmp_path):
+    path, name = tmp_path / "last.pth.tar", "vit_small_patch16_224"
+    weights = timm.create_model(name, num_classes=2).state_dict()
+    torch.save(dict(arch=f"{name}.dino", epoch=0, state_dict=weights, args=argparse.Namespace()), path)
+    words = ["images", "--output", "run", "--model", "sret_nano", "--teacher", name, "--teacher-checkpoint", str(path)]
+    args = options.parser("").parse_args(words)
+    args.num_classes, args.label_names = 2, ["cat", "dog"]
+    assert load_teacher(args).pretrained_cfg["mean"] == timm.get_pretrained_cfg(f"{name}.dino").mean
+    assert timm.get_pretrained_cfg(f"{name}.dino").mean != timm.get_pretrained_cfg(name).mean
+
+
 def test_a_teacher_is_the_model_of_its_training(tmp_path):
     """No tensor of a checkpoint shows the number of heads, or the pooling."""
     path = tmp_path / "last.pth.tar"

@@ -42,6 +42,9 @@ def test_an_order_of_its_own_has_no_published_form(order):
         ("sret", "sret_t", dict(nll_ratio=0.0), r"stages.0\S+: the published code of sret needs it"),
         ("sret", "sret_t_global", dict(stem="patch"), "patch_embed.proj.weight: the published code of sret has"),
         ("sret", "sret_t_global", dict(class_token=True), "cls_token: the published code of sret has no such"),
+        ("vit", "plain_vit", dict(global_pool="avg"), "global_pool='avg': must be 'token', as in the published code"),
+        ("uit", "uit", dict(norm_eps=1e-3), "norm_eps=0.001: must be 1e-06"),
+        ("sret", "sret_t", dict(permuted_runs="none"), "permuted_runs='none': must be 'later'"),
         ("deit", "sret_t", {}, "system='deit': must be one of"),
     ],
 )

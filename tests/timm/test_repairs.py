@@ -6,6 +6,7 @@ import os
 import string
 import subprocess
 import sys
+from argparse import Namespace
 
 import numpy as np
 import PIL
@@ -23,7 +24,7 @@ from timm.utils.misc import natural_key
 from recurrence.private_torch import CACHES
 from tests.support import cli
 from timm_plugin import checkpoints, repairs
-from timm_plugin.training.data import class_names
+from timm_plugin.training.data import class_names, datasets
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +186,13 @@ def test_one_file_is_opened_as_the_trainer_reads_it(greys):
     (greys / "0.pgm").write_bytes(b"P5 4 1 65535\n" + GREYS.astype(">u2").tobytes())
     for path in (file, greys / "0.pgm"):
         assert np.asarray(repairs.open_image(path).convert("RGB"))[..., 0].tolist() == EIGHT_BITS
+
+
+def test_torchvisions_folders_have_them_too(greys):
+    args = Namespace(dataset="torch/image_folder", data=str(greys), train_split="", val_split="")
+    train, *_ = datasets(args)
+    image, _ = train[0]
+    assert np.asarray(image.convert("RGB"))[..., 0].tolist() == EIGHT_BITS
 
 
 def test_greys_of_32_bits_are_converted_as_ever(tmp_path):

@@ -30,6 +30,7 @@ from tests.support.states import same_state
 from timm_plugin import accuracy
 from timm_plugin import train as train_image
 from timm_plugin.training import build, data, options
+from timm_plugin.training.files import record
 
 
 def expect_weights(one: Path, other: Path, atol: float = 1e-4) -> None:
@@ -397,6 +398,20 @@ def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
         SystemExit, match=r"^train_image.py: error: loss nan in epoch \d: lower --lr, or set --clip-grad"
     ):
         train_image.main()
+
+
+def test_the_mean_loss_is_exact_in_half_precision(images, tmp_path, monkeypatch):
+    trainer = trainer_of(images, tmp_path)
+    trainer.train_loader, trainer.updates = [(None, None)] * 1000, 1000
+    monkeypatch.setattr(trainer, "learn", lambda *_, **last: torch.tensor(1.5, dtype=torch.bfloat16))
+    assert trainer.train(0)["loss"] == 1.5
+
+
+def test_a_table_of_an_older_version_may_have_other_columns(tmp_path):
+    table = tmp_path / "summary.csv"
+    table.write_text("epoch,train_loss,old\n0,1,2\n")
+    record(table, 1, {"epoch": 1, "train_loss": 3})
+    assert table.read_text() == "epoch,train_loss,old\n0,1,2\n1,3,\n"
 
 
 def test_an_infinite_loss_stops_the_run_too(images, tmp_path, monkeypatch):

@@ -21,9 +21,10 @@ WEIGHTS = str(cli.REPOSITORY / "timm_plugin" / "weights" / "sret_nano.cifar10.sa
 PASS_LOSS = [*UIT, "--pass-loss", "1"]
 REJECTED = {
     "--hflip 2.0: must be in 0 .. 1": ["--hflip", "2"],
-    "--clip-grad 0.0: must be > 0": ["--clip-grad", "0"],
+    "--clip-grad 0.0: must be > 0 and finite": ["--clip-grad", "0"],
+    "--clip-grad inf: must be > 0 and finite": ["--clip-grad", "inf"],
     "--workers -1: must be a whole number in 0 .. 256": ["--workers", "-1"],
-    "--mixup -1.0: must be >= 0": ["--mixup", "-1"],
+    "--mixup -1.0: must be >= 0 and finite": ["--mixup", "-1"],
     "--batch-size 25: must be <= 24, the images per process": ["--batch-size", "25", "--grad-accum-steps", "2"],
     "--grad-accum-steps 49: must be <= 48, the images per process": ["--grad-accum-steps", "49"],
     "--aug-repeats 3: must be 0 without torchrun": ["--aug-repeats", "3"],

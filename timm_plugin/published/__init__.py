@@ -24,6 +24,9 @@ FIXED = re.compile(
     r"transformer\.encoder\.level_embed\.level_embed|pos_embed|depth_embed|(stages\.\d+\.)?loop\.noted|.*\.slices\.permutation"
 )
 
+# Options without weights, of which the published code has the default of the family alone.
+WITHOUT_WEIGHTS = ("norm_eps", "permuted_runs")
+
 # By system: the name and class of the timm model, its arguments, and the table of its weights.
 RINGFORMER = ringformer.arguments, ringformer.pieces
 SYSTEMS = {
@@ -83,6 +86,10 @@ def to_published(system: str, model: ImageModel) -> StateDict:
     order = getattr(model.config, "order", None)
     if order is not None:
         raise ValueError(f"order={tuple(order)}: the published code has no such order")
+    given = {name: getattr(model.config, name) for name in WITHOUT_WEIGHTS if hasattr(model.config, name)}
+    for name, value in {"global_pool": model.global_pool, **given}.items():
+        if value != (published := getattr(type(model.config), name)):
+            raise ValueError(f"{name}={value!r}: must be {published!r}, as in the published code of {system}")
     own, pieces = model.state_dict(), list(table(system, model))
     named = {piece.ours for piece in pieces}
     if others := [key for key in own if key not in named and not FIXED.fullmatch(key)]:

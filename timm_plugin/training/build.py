@@ -194,8 +194,14 @@ def _trained_teacher(args: argparse.Namespace) -> nn.Module:
     path = Path(args.teacher_checkpoint)
     try:
         trained = options_in(path)
+        arch = str(metadata_of(path).get("arch"))  # may have a tag, whose preprocessing the training had
+        name = arch if arch.partition(".")[0] == args.teacher and is_registered(arch) else args.teacher
         settings = {name: value for name, value in trained_with(args.teacher, trained).items() if name != "img_size"}
-        teacher = build("teacher", args, **{**settings, "num_classes": args.num_classes})
+        teacher = build(
+            "teacher",
+            argparse.Namespace(**{**vars(args), "teacher": name}),
+            **{**settings, "num_classes": args.num_classes},
+        )
         timm.models.load_checkpoint(teacher, str(path))
     except OptionError:
         raise

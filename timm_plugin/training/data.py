@@ -13,7 +13,9 @@ from timm.data.transforms import str_to_interp_mode
 from torch import nn
 from torch.utils.data import Dataset
 from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
+from timm_plugin.repairs import open_image
 from timm_plugin.training.folders import different_classes
 from timm_plugin.training.options import TRIVIAL, reject
 
@@ -29,6 +31,8 @@ def datasets(args: argparse.Namespace) -> tuple[Dataset, Dataset, list[str]]:
         split = getattr(args, name)
         try:
             sets.append(data.create_dataset(args.dataset, args.data, split))
+            if isinstance(sets[-1], ImageFolder):  # whose own loader turns 16-bit greys white
+                sets[-1].loader = open_image
         except (AssertionError, RuntimeError, ValueError, tarfile.TarError) as error:
             if args.dataset and not isinstance(error, ValueError):  # which torchvision raises for a split it lacks
                 reject("dataset", args.dataset, f"not in {args.data}: {error}")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -59,7 +60,9 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
         lines.append(line)
     if lines:
         with atomic_write(table, newline="") as file:
-            writer = csv.DictWriter(file, lines[-1])
+            writer = csv.DictWriter(
+                file, dict.fromkeys(chain(lines[-1], *lines))
+            )  # an older version may have other columns
             writer.writeheader()
             writer.writerows(lines)
     else:

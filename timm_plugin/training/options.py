@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,8 +44,8 @@ def has_device(name: str) -> bool:
 
 
 RATE = (lambda value: 0 <= value <= 1, "must be in 0 .. 1")
-POSITIVE = (lambda value: value > 0, "must be > 0")
-NOT_NEGATIVE = (lambda value: value >= 0, "must be >= 0")
+POSITIVE = (lambda value: 0 < value < math.inf, "must be > 0 and finite")
+NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "must be >= 0 and finite")
 # Passed to the model's constructor, which has their rules; --seed is also the seed of the depths.
 DEPTH = tuple(name for name in DEPTH_OPTIONS if name != "depth_seed")
 WARMUP_EPOCHS = 5
