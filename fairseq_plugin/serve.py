@@ -82,6 +82,9 @@ class Model:
         for number, text in enumerate(encoded, 1):
             if len(text) >= most:
                 logger.warning(f"line {number}: has {len(text)} symbols: must have < {most}: left empty")
+            elif 2 * text.count(self.unk) > len(text):
+                unknown = f"{text.count(self.unk)} of {len(text)} symbols are unknown"
+                logger.warning(f"line {number}: {unknown}: is it raw text, and was the folder written for pieces?")
         searched = [index for index, text in enumerate(encoded) if len(text) < most and (text or not translates)]
         order = sorted(searched, key=lambda index: len(encoded[index]))
         found: dict[int, str] = {}

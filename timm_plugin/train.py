@@ -44,6 +44,7 @@ from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from recurrence.comparison.runs import locked
 from recurrence.count import stored
 from recurrence.errors import misfit
 from recurrence.files import damage, make_folder, remove_unfinished
@@ -63,6 +64,7 @@ logger = logging.getLogger("timm_plugin.train")
 # Options that may change when a run is resumed. The world size may not, because the total batch scales with it.
 PER_CALL = {"data", "output", "resume", "workers", "device", "compile", "distributed", "rank", "local_rank"}
 PER_CALL |= {"user_module", "label_names"}  # the names are compared apart, as a run may be older than they
+LOCK = ".training.lock"  # in the folder of a run; .lock is that of a recipe which starts the training
 SILENCE = 30  # seconds without a word where there is no terminal for a progress bar
 
 
@@ -313,18 +315,29 @@ class Trainer:
             raise OptionError(f"DATA {args.data}: {len(found)} images cannot be read; {repairs.REMEDY}")
 
     def run(self) -> None:
-        """Trains the remaining epochs; evaluates, records and saves after each.
+        """Trains the remaining epochs, while no other training writes to the folder.
+
+        Raises:
+            ValueError: another one does.
+        """
+        last = last_checkpoint(self.args)
+        start = self.resume(last) if last else 0
+        if not start:
+            self.reject_unreadable_images()
+        held = f"--output {self.args.output}: another training is running there"
+        with locked(Path(self.args.output) / LOCK, held) if self.args.rank == 0 else nullcontext():
+            self.run_from(start, last)
+
+    def run_from(self, start: int, last: Path | None) -> None:
+        """Trains the epochs from this one on, after this checkpoint; evaluates, records and saves after each.
 
         An epoch's line is written before its checkpoint. If the run is killed in between, the resumed run repeats the
         epoch and replaces the line.
         """
         args, output = self.args, Path(self.args.output)
-        table, last = output / "summary.csv", last_checkpoint(args)
+        table = output / "summary.csv"
         state = dict(args=args, amp_scaler=self.scaler, task=self.task, checkpoint_dir=args.output, max_history=1)
         saver = utils.CheckpointSaver(self.task.get_eval_model(), self.optimizer, **state)
-        start = self.resume(last) if last else 0
-        if not start:
-            self.reject_unreadable_images()
         if args.rank == 0:
             make_folder(output)
             remove_unfinished(output)

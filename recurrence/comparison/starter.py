@@ -76,7 +76,8 @@ def become(words: Sequence[str], log: Path) -> None:
     with open(os.devnull, "rb") as nothing, open_in_place(log) as file:
         for stream, number in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(stream.fileno(), number)
-    sys.path[0] = os.getcwd()
+    if not getattr(sys.flags, "safe_path", False):  # which Python 3.10 lacks
+        sys.path[0] = os.getcwd()
     sys.argv = ["-m", *words[1:]]  # as Python has it while it imports the package
     sys.argv[0] = importlib.util.find_spec(words[0]).origin
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

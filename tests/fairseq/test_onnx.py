@@ -276,6 +276,14 @@ def test_wrong_arguments_are_named(tmp_path, rejected):
     assert "--beam=0: must be >= 1" in rejected(serve.main, tmp_path, "--beam", "0")
 
 
+def test_a_line_that_is_mostly_unknown_is_told(folder, caplog):
+    served = serve.Model(folder)
+    word = served.source[4]
+    served.translate(["raw text", f"{word} {word} text", ""], beam=1, tokenized=True)
+    (said,) = caplog.messages
+    assert said.startswith("line 1: 2 of 2 symbols are unknown: is it raw text")
+
+
 def test_a_line_beyond_the_encoders_positions_is_left_empty_with_a_warning(folder, caplog):
     served = serve.Model(folder)
     most = load_safely(SHIPPED / "model.pt")["cfg"]["model"].max_source_positions

@@ -115,8 +115,9 @@ def linked(file: Path, chance: random.Random) -> None:
 
 def links_beside(file: Path, chance: random.Random) -> None:
     """Links to a file outside, under names that commands write."""
-    names = "tmp.pth.tar model_best.pth.tar checkpoint-1.pth.tar summary.tmp .lock train.log score.flags score.log "
-    names += "checkpoint_best.pt checkpoint_last.pt.tmp checkpoint_best.pt.tmp checkpoint3.pt checkpoint3.pt.tmp "
+    names = "tmp.pth.tar model_best.pth.tar checkpoint-1.pth.tar summary.tmp .lock .training.lock "
+    names += "train.log score.flags score.log checkpoint_best.pt checkpoint_last.pt.tmp checkpoint_best.pt.tmp "
+    names += "checkpoint3.pt checkpoint3.pt.tmp "
     for name in {*names.split(), f"{file.name}.tmp", f"{file.name}.part", f"{file.stem}.txt"} - {file.name}:
         (file.parent / name).unlink(missing_ok=True)
         (file.parent / name).symlink_to(outside(file) / "thesis.txt")

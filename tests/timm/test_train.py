@@ -11,6 +11,7 @@ import score_image
 import torch
 from PIL import Image
 
+from recurrence.comparison.runs import locked
 from tests.support import cli
 from tests.support.image_training import (
     COLOURS,
@@ -397,6 +398,12 @@ def test_a_nan_loss_stops_the_run(images, tmp_path, monkeypatch):
     with pytest.raises(
         SystemExit, match=r"^train_image.py: error: loss nan in epoch \d: lower --lr, or set --clip-grad"
     ):
+        train_image.main()
+
+
+def test_two_trainings_do_not_share_a_folder(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train_image.py", *flags(images, tmp_path)])
+    with locked(tmp_path / ".training.lock"), pytest.raises(SystemExit, match="another training is running there"):
         train_image.main()
 
 
