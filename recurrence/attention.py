@@ -9,10 +9,11 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from recurrence.cache import Slot
 from recurrence.parts import Dropout
-from recurrence.private_torch import attention_kernels, is_transformed
+from recurrence.private_torch import attention_kernels, func_is_active
 from recurrence.relative import RelativeKeys
 
 
@@ -42,7 +43,12 @@ class Attention(nn.Module):
             weights = attention_weights(q, k, causal_bias(q.size(2), q) if causal else bias)
             y = self.dropout(weights) @ v
         else:
-            restricted = isinstance(q, Tensor) and (is_transformed() or q.is_cuda)
+            differentiated = (
+                func_is_active()
+                or forward_ad.unpack_dual(q).tangent is not None
+                or forward_ad.unpack_dual(k).tangent is not None  # of the memory alone
+            )
+            restricted = isinstance(q, Tensor) and (differentiated or q.is_cuda)
             with attention_kernels(q) if restricted else nullcontext():
                 y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, is_causal=causal)
         return self.out(y.transpose(1, 2).flatten(2))

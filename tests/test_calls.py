@@ -12,8 +12,8 @@ from tests.support import calls
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="a comprehension is a call of its own")
 FORWARD = {"ringformer_base": 300, "cycle": 500, "ilr_small": 160, "ringformer_vit_small": 160, "sret_t": 600}
-STEP = {"ringformer_base": 172, "cycle": 280}
-FILES = {"ringformer_base": 10, "sret_t": 9}
+STEP = {"ringformer_base": 160, "cycle": 280}
+FILES = {"ringformer_base": 9, "sret_t": 9}
 
 
 @pytest.mark.parametrize("model", FORWARD)

@@ -189,7 +189,7 @@ def test_a_bad_file_is_named_once(tmp_path, caplog):
         audio_utils.get_features_or_waveform(str(path))
     with pytest.raises(ValueError, match=rf"^{path}:5:3: cannot be read as speech: AssertionError$"):  # without words
         audio_utils.get_features_or_waveform(f"{path}:5:3")
-    assert not interactive._is_readable(str(path), task, None, None)
+    assert not interactive._is_readable(str(path), task, None, "", None)
     assert caplog.messages == [f"{path}: cannot be read as speech: Format not recognised.: left empty"]
 
 
@@ -198,8 +198,9 @@ def test_a_long_file_is_told_in_frames(tmp_path, caplog):
     path, task = tmp_path / "speech.npy", SpeechToTextTask.__new__(SpeechToTextTask)
     task.args = Namespace(max_source_positions=8, max_target_positions=8)
     np.save(path, np.zeros((9, 80), dtype=np.float32))
+    options = Namespace(dataset=Namespace(max_tokens=None))
     for most in (8, 7):
-        assert not interactive._is_readable(str(path), task, (most, most), None)
+        assert not interactive._is_readable(str(path), task, *interactive._limit(options, task, (most, most)), None)
     assert caplog.messages == [
         f"{path}: is 9 frames long: must be <= 8 (--max-source-positions): left empty",
         f"{path}: is 9 frames long: must be <= 7: left empty",

@@ -95,6 +95,7 @@ FEW = {
     "test_distillation_trains_the_full_depth": "of the models with elastic depth",
     "test_training_without_the_outputs_is_told": "of the models of mixed depth",
     "test_an_image_without_a_batch_is_rejected_by_its_rule": "of one model with positions and one without",
+    "test_the_pretrained_configuration_tells_the_grid_of_a_file_as_in_timm": "of models whose positions are a row",
     "test_set_input_size_resamples": "of the models whose weights know places",
     "test_the_same_size_changes_nothing": "of the models whose weights know places",
     "test_a_checkpoint_of_another_size_is_resampled": "of the models whose weights know places",
