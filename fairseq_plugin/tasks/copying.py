@@ -79,7 +79,9 @@ class CopyingTask(AnswerTask):
     def stage(self, epoch: int | None) -> tuple[int, float | None]:
         """The noise in an epoch and the validation loss before it; those of the last known epoch if `epoch` is None."""
         course = self.state.course
-        return course[max(begun for begun in course if epoch is None or begun <= epoch)]
+        noise, loss = course[max(begun for begun in course if epoch is None or begun <= epoch)]
+        # The course may be that of a checkpoint which was trained with other options.
+        return self.cfg.noise if self.cfg.start_noise is None else min(noise, self.cfg.noise), loss
 
     def text(self, random: np.random.Generator, noise: int) -> tuple[Tensor, Tensor]:
         """A text and its target, each of shape (noise + 2 memorise,)."""

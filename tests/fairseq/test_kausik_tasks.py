@@ -89,6 +89,16 @@ def test_the_curriculum_doubles_the_noise_when_the_loss_is_low_enough():
     assert factors == pytest.approx(warming_up + falling)
 
 
+@pytest.mark.parametrize("noise", [8, 64])
+def test_without_a_curriculum_a_checkpoint_does_not_set_the_noise(noise):
+    trained, later = copying(noise=16), copying(noise=noise)
+    trained.begin_valid_epoch(1, None)
+    trained.post_validate(None, {"loss": 0.0}, None)
+    later.load_state_dict(trained.state_dict())
+    later.begin_epoch(2, None)
+    assert {later.noise(split, 2) for split in ("train", "valid", "test")} == {noise}
+
+
 def test_the_first_validation_subset_sets_the_curriculum():
     plain = copying(noise=8)
     assert (plain.noise("train", 2), plain.rate_factor()) == (8, 1)
