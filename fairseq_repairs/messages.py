@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from omegaconf import MissingMandatoryValue
 
 from fairseq_repairs.arguments import FEW, parser_of
-from fairseq_repairs.checkpoints import load_safely, model_options
+from fairseq_repairs.checkpoints import model_options
 from fairseq_repairs.commands import is_fairseq_command
 from fairseq_repairs.replace import after, at_once, before, in_groups, instead
 
@@ -126,11 +126,10 @@ def name_cause_of_weights_that_do_not_fit(load: Callable, trainer: Trainer, file
         cause = error.__context__
         if type(error) is not Exception or " loading state_dict for " not in str(cause):
             raise
-        other = _differing(model_options(load_safely(filename))[-1], trainer.cfg.model, RATES)
-        wrong = _other_dictionary(str(cause)) or (
-            other and f"its weights are of another model than this command's: it was trained with {other}"
-        )
-        if not wrong:
+        wrong = _other_dictionary(str(cause))
+        if wrong is None and TRAINED and (other := _differing(TRAINED[-1], trainer.cfg.model, RATES)):
+            wrong = f"its weights are of another model than this command's: it was trained with {other}"
+        if wrong is None:
             raise
         raise ValueError(f"{filename}: {wrong}") from cause
     if extra is not None and TRAINED and (other := _differing(TRAINED[-1], trainer.cfg.model, MAY_DIFFER)):

@@ -72,7 +72,6 @@ def test_every_module_that_reads_checkpoints_is_tried():
     found = {module for module, call in calls() if ast.unparse(call.func).rpartition(".")[2] in READERS}
     scripts = {module for module in found if module.startswith(("recipes/", "benchmarks/"))}
     own = {"timm_plugin/repairs.py", "fairseq_plugin/compare.py"}  # the latter reads what its own runs have saved
-    own.add("fairseq_repairs/messages.py")  # reads the file of --finetune-from-model, which is tried
     own.add("fairseq_plugin/models/speech.py")  # reads by the function of --restore-file, which is tried
     assert found - own - scripts == {*FAIRSEQ, *IMAGES} - {"fairseq_repairs/checkpoints.py"}
     for script in scripts:  # what they read with is repaired
