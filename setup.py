@@ -19,7 +19,7 @@ FAIRSEQ = [
     "tensorboardX",
     "tokenizers",
 ]
-# Enough for the models; the trainer, `compare` and `convert` need timm 1.0.31, and say so.
+# Enough for the models; the trainer, `compare` and `convert unshare` need timm 1.0.31, and say so.
 TIMM = ["timm>=1.0.20", "torchvision", "tqdm"]
 SPEECH = ["editdistance", "kaldi-native-fbank>=1.18", "scipy>=1.8", "soundfile>=0.12"]
 DEMO = [

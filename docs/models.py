@@ -54,7 +54,7 @@ def encoder_decoder_row(arch: str, model: nn.Module) -> list[str]:
     """The row of an encoder-decoder."""
     args, stacks = preset(arch), (model.encoder.loop, model.decoder.loop)
     size = f"{args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / {args.encoder_attention_heads}"
-    depth, blocks = f"{args.encoder_layers} + {args.decoder_layers}", " ".join(map(str, stacks[0].order))
+    depth, blocks = " + ".join(str(len(stack.order)) for stack in stacks), " ".join(map(str, stacks[0].order))
     return [f"`{arch}`", size, depth, blocks, f"{sum(map(count.stored, stacks)):,}", *sizes(model)]
 
 
@@ -93,7 +93,7 @@ def image_rows() -> Iterator[list[str]]:
         runs = [loop.blocks[which] for loop in model.loops() for which in loop.order]
         order = "; ".join(shown(loop.order) for loop in model.loops())
         giga = count.macs(model, torch.zeros(1, *model.pretrained_cfg["input_size"])) / 1e9
-        passes = str(sum(block.ffn is not None for block in runs))  # each ends with an MLP
+        passes = str(len(runs))
         reproduces = f"{what} (not in the paper)" if "not in the paper" in words else f"[{what}]({ARXIV}/{paper})"
         yield [f"`{name}`", stages(model), passes, order, *sizes(model), f"{giga:.2f}", reproduces]
 

@@ -26,6 +26,8 @@ GIVEN: dict[str, str] = {}
 OF_THE_HUB = {"model_name_or_path", "checkpoint_file", "data_name_or_path", "archive_map"}
 OF_THE_HUB |= {"user_dir", "generation_args", "is_vocoder"}
 OF_A_SEARCH = {spec.name for spec in fields(GenerationConfig)}
+# Those that commands read, and no call in Python.
+OF_A_COMMAND = {"lm_path", "lm_weight", "nbest", "prefix_size", "replace_unk", "retain_dropout"}
 NO_OPTION = "not an option of a search, such as lenpen or max_len_b"
 OF_A_CALL = {*inspect.signature(GeneratorHubInterface.generate).parameters}  # of `generate`, which has any other name
 
@@ -55,7 +57,8 @@ def _check_search(interface: GeneratorHubInterface, *unused, **given) -> None:
     """
     if not any(isinstance(model, ConfiguredModel) for model in interface.models):
         return
-    for name in sorted(given.keys() - OF_A_CALL - OF_A_SEARCH - _groups(interface.cfg)["task"].keys()):
+    known = OF_A_CALL | (OF_A_SEARCH - OF_A_COMMAND) | _groups(interface.cfg)["task"].keys()
+    for name in sorted(given.keys() - known):
         raise ValueError(f"{name}={given[name]}: {NO_OPTION}")
 
 

@@ -55,7 +55,7 @@ class TranslationOptions(admin.AdminOptions, StackOptions):
 
     encoder_embed_dim: int = option(512, "encoder: width", least=1)
     encoder_ffn_embed_dim: int = option(2048, "encoder: hidden width of the FFN")
-    encoder_layers: int = option(6, "encoder: number of passes", least=1)
+    encoder_layers: int = option(6, "encoder: number of passes (One Wide FFN: pairs of passes)", least=1)
     encoder_attention_heads: int = option(8, "encoder: attention heads; must divide the width")
     encoder_normalize_before: bool = option(False, "encoder: pre-norm instead of post-norm")
     decoder_normalize_before: bool = option(False, "decoder: pre-norm instead of post-norm")

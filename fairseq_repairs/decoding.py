@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from fairseq.modules import transformer_layer
+from fairseq.modules import AdaptiveSoftmax, transformer_layer
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
@@ -130,6 +130,21 @@ def reject_alignments_without_source_words(search: Any, models: Any, sample: dic
         raise ValueError("--print-alignment: a language model and a model of speech have no source words to align")
 
 
+@instead(AdaptiveSoftmax, "get_log_prob")
+def score_bands_in_float32(score: Callable, softmax: AdaptiveSoftmax, *args, **kwargs) -> Tensor:
+    """Gives the log-probabilities of an adaptive softmax in float32, as fairseq does those of a single matrix.
+
+    With `--fp16`, a search also adds them up in their type, and a total of -300 has steps of 0.25.
+    """
+    # fairseq gives all bands the type of the head.
+    with softmax.head.register_forward_hook(_in_float32):
+        return score(softmax, *args, **kwargs)
+
+
+def _in_float32(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
 @instead(TranslationMultiSimpleEpochTask, "build_generator")
 def translate_in_hub_interface(
     build: Callable, task: Any, models: Any, args: Any, *more, prefix_allowed_tokens_fn: Any = None, **kwargs
@@ -164,6 +179,8 @@ def _prefix_tokens(
     beam: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As fairseq's, for prefixes (B, longest) and log-probabilities (B x beam, symbols)."""
+    # An empty reference is no prefix: one hypothesis would end at once, and fairseq would wait for the others forever.
+    prefix_tokens = prefix_tokens.masked_fill(prefix_tokens[:, :1].eq(search.eos), search.pad)
     forced = type(search)._prefix_tokens(search, step, lprobs, scores, tokens, prefix_tokens, beam)
     if step < search.min_len:
         ended = prefix_tokens[:, step].eq(search.pad).repeat_interleave(beam)

@@ -180,10 +180,25 @@ def _longest_source(max_positions: Any) -> int | None:
 
 @instead(GeneratorHubInterface, "generate")
 def pass_on_every_argument(generate: Callable, interface: GeneratorHubInterface, tokenized_sentences: Any, *args, **kw):
-    """Lets `prefix_allowed_tokens_fn` and `inference_step_args` act on a single sentence; fairseq leaves them out."""
+    """Lets `prefix_allowed_tokens_fn` and `inference_step_args` act on a single sentence; fairseq leaves them out.
+
+    Tensors in `inference_step_args` have a row for each sentence. fairseq sorts the sentences and not the rows, so that
+    a sentence gets those of another.
+    """
     if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
         return generate(interface, [tokenized_sentences], *args, **kw)[0]
-    return generate(interface, tokenized_sentences, *args, **kw)
+    given = kw.get("inference_step_args") or {}
+    rows = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    for name, value in rows.items():
+        if len(value) != len(tokenized_sentences):
+            raise ValueError(f"inference_step_args: {name}: has {len(value)} rows: must have one for each sentence")
+    if not rows:
+        return generate(interface, tokenized_sentences, *args, **kw)
+    found = []
+    for number, sentence in enumerate(tokenized_sentences):
+        of_one = given | {name: value[number : number + 1] for name, value in rows.items()}
+        found += generate(interface, [sentence], *args, **kw | {"inference_step_args": of_one})
+    return found
 
 
 @after(GeneratorHubInterface, "binarize")

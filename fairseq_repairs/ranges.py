@@ -52,6 +52,19 @@ def require_values_in_range(parsed: Any, *unused, **other) -> None:
     check_ranges(args, trains=hasattr(args, "max_update"))
 
 
+@after(options, "parse_args_and_arch")
+def end_polynomial_decay_with_the_training(parsed: Any, *unused, **other) -> None:
+    """Lets `polynomial_decay` end at `--max-update` where no `--total-num-update` is given.
+
+    That is the default which fairseq declares, and fails to read.
+    """
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(args, "lr_scheduler", None) == "polynomial_decay" and args.total_num_update is None:
+        if args.max_update <= 0:
+            raise ValueError("--lr-scheduler polynomial_decay: needs --total-num-update or --max-update")
+        args.total_num_update = float(args.max_update)
+
+
 @before(Trainer, "__init__")
 def require_configured_values_in_range(self, cfg: Any, *unused, **other) -> None:
     """The same for fairseq-hydra-train, which parses no arguments."""

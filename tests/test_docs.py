@@ -136,6 +136,18 @@ def test_examples_limit_the_checkpoints_they_keep():
     assert [call for call in commands("fairseq-train") if not set(keeps) & set(call)] == []
 
 
+def test_examples_save_where_they_validate():
+    """fairseq chooses checkpoint_best.pt among the validations at which it saves."""
+    often = [call for call in commands("fairseq-train") if "--validate-interval-updates" in call]
+    assert all("--save-interval-updates" in call for call in often)
+
+
+def test_comparisons_have_folders_of_their_own():
+    calls = [call for call in commands("python") if "fairseq_plugin.compare" in call]
+    folders = [call[call.index("--output") + 1] for call in calls]
+    assert len(set(folders)) == len(folders) > 1
+
+
 def test_examples_do_not_resume_the_training_of_another():
     """The commands of README.md and docs/translation.md train one model."""
     folders = {call[call.index("--save-dir") + 1]: call[call.index("--arch") + 1] for call in commands("fairseq-train")}

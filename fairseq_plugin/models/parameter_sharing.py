@@ -37,7 +37,7 @@ def unique_layers(side: str) -> Any:
     return option(like(f"{side}_layers"), f"{side}: number of stored layers", where=replaced)
 
 
-REPLACED = "layers, unique layers and strategy"
+REPLACED = "layers and unique layers"
 
 
 @dataclass

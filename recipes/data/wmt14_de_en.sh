@@ -10,7 +10,7 @@
 # DATA_ROOT  folder with wmt/training-parallel-{europarl-v7,commoncrawl,nc-v9}.tgz, bibert-ende/vocab.txt,
 #            newstest/wmt13.test.tgz and newstest/wmt14_full.test-full.tgz; without it they are downloaded (1.7 GB)
 # Needs pip install '.[data]'. Writes $OUT/data/wmt14_de_en/{source,raw,pieces,bin}. For plain text, decode with fairseq's
-# --remove-bpe sentencepiece --tokenizer moses.
+# --remove-bpe sentencepiece --tokenizer moses, which does not join everything that BERT splits (ringformer/RESULTS.md).
 source "$(dirname "$0")/tools.sh"
 
 SET=$OUT/data/wmt14_de_en

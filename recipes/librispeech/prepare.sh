@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares speech for fairseq's speech_to_text: download, compute filterbanks, write manifests, dictionary and configuration.
 # CORPUS     digits (default): the Free Spoken Digit Dataset, joined into sequences of spoken digits
-#            librispeech: all 960 hours, 10,000 unigram pieces; downloads about 60 GB and writes 120 GB of features
+#            librispeech: all 960 hours, 10,000 unigram pieces; downloads about 60 GB, unpacks as much and writes 120 GB of features
 # ROUNDS     digits: occurrences of each training recording (default 8)
 # HELD_OUT   digits: speakers of the test set alone, separated by commas (default: all speakers are in all sets)
 # DATA_ROOT  folder with fsdd.tar or librispeech/SET.tar.gz; without it the files are downloaded from the data sets' homes

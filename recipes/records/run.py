@@ -26,10 +26,11 @@ outcome (metrics.json). Finished runs are skipped, interrupted ones resume at th
 """
 
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from recurrence.comparison import runs as running
 from recurrence.comparison.runs import Runner, Step, ended_by_signals, locked
 
 KEPT = ("checkpoints/checkpoint*.pt", "*.pth.tar")  # of a training, from which the next call resumes it
+OF_A_PROCESS = re.compile(r"--(?:batch-size|max-tokens) (\d+) --update-freq")  # how much a process reads at once
 NO_RESULT = (2, 129, 130, 143)  # statuses of a usage error and of an interruption, which are not recorded as failures
 
 
@@ -67,7 +69,7 @@ def run_row(request: Request, run: Run, seed: int) -> None:
         StageFailed: a command failed.
         TableError: a setting is invalid.
     """
-    check(request, run)
+    check_unfinished(request, run, [seed])
     for name in required_rows(run, run.settings(request.scale, request.settings)):
         run_row(request.model_copy(update={"flags": []}), run.table.runs[name], seed)
     found, folder = stages(request, run, seed), run_folder(request, run, seed)
@@ -83,16 +85,32 @@ def run_row(request: Request, run: Run, seed: int) -> None:
             run_recorded(request, run, seed, found, folder)
 
 
-def check_begun(folder: Path, command: str, found: Stages) -> None:
-    """Refuses to continue a run that a different command began.
+def check_unfinished(request: Request, run: Run, seeds: Iterable[int]) -> None:
+    """Rejects settings that a row does not have; a finished run without flags is only read, however it was trained.
 
     Raises:
-        TableError: names the folder and the other command.
+        TableError: names the setting and the values it may have.
+    """
+    if request.flags or not all((run_folder(request, run, seed) / "metrics.json").exists() for seed in seeds):
+        check(request, run)
+
+
+def check_begun(folder: Path, command: str, found: Stages) -> None:
+    """Refuses to continue a run that a different command began, or one with another batch in a process.
+
+    Raises:
+        TableError: names the folder and the other command, or the batch.
     """
     patterns, begun = [*KEPT, *(f"{stage}.json" for stage in found)], begun_by(folder)
-    kept = any(path for pattern in patterns for path in folder.glob(pattern))
-    if kept and "recipes/" in begun and begun != command:
+    if not begun or not any(path for pattern in patterns for path in folder.glob(pattern)):
+        return
+    if "recipes/" in begun and begun != command:
         raise TableError(f"{folder}: holds a run of `{begun}`; use its flags, or remove the folder")
+    if (folder / "training.json").exists():
+        return
+    before, now = (OF_A_PROCESS.search(text) for text in ((folder / "cmd.sh").read_text("utf-8"), script(found)))
+    if before and now and before[1] != now[1]:  # its place in the epoch counts batches
+        raise TableError(f"MICRO_BATCH={now[1]}: {folder} was begun with {before[1]}: set MICRO_BATCH={before[1]}")
 
 
 def begun_by(folder: Path) -> str:
@@ -212,7 +230,7 @@ def carry_out(recipe: str, words: list[str]) -> None:
     request = read_request(os.environ, flags)
     runs = list(table.runs.values()) if row == "all" else [table.find(row)]
     for run in runs:
-        check(request, run)
+        check_unfinished(request, run, request.seeds)
     if name == "folder":
         print(run_folder(request, runs[0], request.seeds[0]))
     else:

@@ -93,7 +93,8 @@ def add_options(parser: argparse.ArgumentParser, output: bool = True) -> argpars
     tried = "in place of --lr: each row tries these with the first seed, and trains at the one that validates best"
     group.add_argument("--rates", type=_rates, default=(), metavar="LR,LR", help=tried)
     group.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="runs at once, which share the cores")
-    group.add_argument("--dry-run", action="store_true", help="print rows, sizes and commands, and run nothing")
+    plan = "train nothing: print rows, sizes and commands, and how long they take, timed by a few updates of each row"
+    group.add_argument("--dry-run", action="store_true", help=plan)
     return group
 
 

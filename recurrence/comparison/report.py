@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pandas.core.groupby import DataFrameGroupBy
 from scipy import stats
 
-from recurrence.comparison.rows import AS_LARGE, ROWS, Row, Score
+from recurrence.comparison.rows import AS_LARGE, ROWS, TIMED, Row, Score
 from recurrence.comparison.runs import Values
 from recurrence.files import atomic_write, write_text
 
@@ -22,6 +22,7 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 CONFIDENCE = 0.95
 HEADROOM = 3  # standard errors that the gain of depth must exceed
 MOST = 0.5  # a larger share of embeddings among the parameters prints a warning
+SAME_TIME = 0.03  # a larger difference from the time of `looped` is told
 PUBLISHED_EXPONENT = 0.46  # for language models, arXiv:2604.21106
 RESULTS = ("updates", "epochs", "seconds", "score", "decoding", "inference", "failure")
 
@@ -184,13 +185,22 @@ def sentences(rows: Sequence[Row], runs: pd.DataFrame, score: Score) -> list[str
         if row.name in AS_LARGE and row.parameters != looped.parameters:
             more = row.parameters / looped.parameters - 1
             said[-1] += f" It stores {abs(more):.2%} {'more' if more > 0 else 'less'}."
+        if row.name in TIMED and found is not None:
+            said[-1] += _other_time(runs, row.name)
     said.append(headroom(scores, score.higher_is_better, looped.passes / looped.blocks))
     return said
 
 
-def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The scores: one line per seed, one column per row."""
-    return runs.assign(score=runs.score.astype(float)).pivot(index="seed", columns="row", values="score")
+def _other_time(runs: pd.DataFrame, timed: str) -> str:
+    """By how much the training time of a timed row differs from that of `looped`; nothing if they are about equal."""
+    seconds = by_seed(runs, "seconds")
+    longer = (seconds[timed] / seconds["looped"]).mean() - 1
+    return f" It trained {abs(longer):.0%} {'longer' if longer > 0 else 'shorter'}." if abs(longer) > SAME_TIME else ""
+
+
+def by_seed(runs: pd.DataFrame, value: str = "score") -> pd.DataFrame:
+    """The scores, or another value: one line per seed, one column per row."""
+    return runs.assign(**{value: runs[value].astype(float)}).pivot(index="seed", columns="row", values=value)
 
 
 def picture(runs: pd.DataFrame, score: Score) -> Figure:

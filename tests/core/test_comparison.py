@@ -159,6 +159,18 @@ def test_the_picture_has_a_mark_for_each_row_over_its_bytes_and_its_seconds():
     assert np.allclose([across[:, 0], up[:, 1]], [[3 - 2**0.5, 3 + 2**0.5], [32 - 2**0.5, 32 + 2**0.5]])
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(86, " It trained 14% shorter."), (110, " It trained 10% longer."), (99, "")]
+)
+def test_the_report_says_whether_a_timed_row_trained_as_long(tmp_path, seconds, said):
+    found = results(looped=[30, 31], storage_time=[29, 30])
+    for (name, _), values in found.items():
+        values["seconds"] = 100 if name == "looped" else seconds
+    rows = [row("looped"), row("storage_time")]
+    text = report.write(tmp_path, rows, report.table_of(rows, found), BLEU)
+    assert f"At equal storage and training time looping gains 1.00 BLEU (1.00 to 1.00, two seeds).{said}\n" in text
+
+
 def test_the_exponent_is_that_of_the_passes_of_a_block(tmp_path):
     text = page(tmp_path, looped=[11, 21, 31], once=[10, 20, 30], deep=[12, 22.1, 31.9])
     assert "Iso-depth exponent 0.50: 4 loops are worth 4^0.50 = 2 layers" in text

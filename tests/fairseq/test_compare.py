@@ -183,6 +183,7 @@ def test_wrong_flags_are_rejected_before_anything_is_trained(corpus, tmp_path, r
         ("step --lr-deacy-period 3", "--lr-deacy-period=6"),  # fairseq spells it so
         ("cosine --lr-period-updates 3 --warmup-updates 1", "--lr-period-updates=7"),  # which begin after the warm-up
         ("cosine --max-update 60 --warmup-updates 2", "--lr-period-updates=118"),  # of a control that ended before
+        ("polynomial_decay --max-update 60 --warmup-updates 2", "--total-num-update=120"),  # the same
         ("fixed --patience 3 --stop-time-hours 1", "--patience=-1 --stop-time-hours=0"),
     ],
 )

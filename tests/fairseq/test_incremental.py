@@ -3,6 +3,7 @@
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
 
 from fairseq_plugin.decoder import Contexts
 from fairseq_repairs import decoding
@@ -184,3 +185,18 @@ def test_the_temperature_acts_on_probabilities(of_bands):
         found, _ = search.model.forward_decoder(tokens, [], [{}], 0.5)
         expected = (models.log_probabilities(model, tokens)[:, -1] / 0.5).log_softmax(-1)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_scores_of_bands_are_added_up_in_float32():
+    model = models.tiny("cycle_lm").half()
+    found = continue_prompts(search(model, beam_size=3, max_len_b=14), prompts())
+    assert {one["positional_scores"].dtype for beams in found for one in beams} == {torch.float32}
+
+
+def test_scores_of_bands_in_parts():
+    """As of --softmax-batch."""
+    model, texts, symbols = models.tiny("cycle_lm"), language.texts((9, 7)), language.task().target_dictionary
+    sample = {"net_input": {"src_tokens": texts[:, :-1]}, "target": texts[:, 1:].contiguous()}
+    whole, parts = (SequenceScorer(symbols, softmax_batch=rows).generate([model], sample) for rows in (None, 3))
+    for one, other in zip(whole, parts):
+        torch.testing.assert_close(one[0]["positional_scores"], other[0]["positional_scores"])

@@ -52,6 +52,8 @@ def test_an_argument_of_a_call_that_is_no_option_is_rejected():
     assert hub.translate("word", beam=2, lenpen=0.5, max_len_a=0, max_len_b=2, left_pad_source=True) == "W ER"
     with pytest.raises(ValueError, match="^max_len=2: not an option of a search"):
         hub.translate("word", max_len=2)
+    with pytest.raises(ValueError, match="^nbest=2: not an option of a search"):  # but of a command
+        hub.translate("word", nbest=2)
     with pytest.raises(ValueError, match="^num_beams=2: not an option of a search"):
         hub.generate(hub.encode("word"), num_beams=2)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import commands
 import pytest
 import results_csv
+import rows
 import run as program
 
 from tests.support import cli
@@ -70,6 +71,39 @@ def test_a_diverged_run_is_recorded_in_a_column_of_its_table_and_may_have_other_
         with pytest.raises(program.StageFailed):
             program.run_row(requested(tmp_path, *flags), NAMED["takase/table1"].runs["cycle"], 1)
     assert {one["metric"] for one in results_csv.read(tmp_path / "takase" / "results.csv")} == {"BLEU newstest2010"}
+
+
+def test_a_run_goes_on_with_its_batch_of_a_process(tmp_path):
+    """More GPUs would take smaller ones, of which an epoch has more, and a checkpoint's place in it counts them."""
+    run = NAMED["ilr/table1"].runs["1,1,1,1-rope"]
+
+    def continued(**settings: str) -> None:
+        asked = requested(tmp_path, SCALE="paper", **settings)
+        found = commands.stages(asked, run, 1)
+        folder = commands.run_folder(asked, run, 1)
+        if not folder.exists():
+            (folder / "checkpoints").mkdir(parents=True)
+            (folder / "checkpoints" / "checkpoint_last.pt").touch()
+            (folder / "cmd.sh").write_text(f"# {commands.recorded_command(asked, run, 1)}\n{commands.script(found)}")
+        program.check_begun(folder, commands.recorded_command(asked, run, 1), found)
+
+    continued(GPUS="8")
+    with pytest.raises(rows.TableError, match="^MICRO_BATCH=32: .* was begun with 8: set MICRO_BATCH=8"):
+        continued(GPUS="1")
+    continued(GPUS="1", MICRO_BATCH="8")
+
+
+def test_a_finished_row_is_read_however_it_was_trained(tmp_path, capsys):
+    """A row that goes on from it may train on a single GPU, where the first needed a flag."""
+    table, asked = NAMED["sret/table5"], requested(tmp_path, "--aug-repeats", "0", SCALE="paper", DRY_RUN="1")
+    with pytest.raises(rows.TableError, match="^GPUS=1: repeated augmentation"):
+        program.run_row(asked, table.runs["t_384"], 1)
+    plain = asked.model_copy(update={"flags": []})
+    finished = commands.run_folder(plain, table.runs["t_distilled"], 1) / "metrics.json"
+    finished.parent.mkdir(parents=True)
+    finished.touch()
+    program.run_row(asked, table.runs["t_384"], 1)
+    assert "t_384" in capsys.readouterr().out
 
 
 def test_a_run_is_recorded_with_the_machine_that_trained_it(tmp_path, monkeypatch):

@@ -90,6 +90,13 @@ class TestBatch:
         assert len({len(beams[0][0]) for beams in together}) > 1
         assert together == [self.generate(search, [row], [0])[0] for row in rows]
 
+    def test_an_empty_reference_is_no_prefix(self, model, words, rows):
+        search = SequenceGenerator([model], words, beam_size=4, max_len_b=12)
+        given = torch.tensor([[words.eos()], [5], [6], [7]])
+        together = self.generate(search, rows, [0, 1, 2, 3], given)
+        assert together[0] == self.generate(search, rows[:1], [0])[0]
+        assert [beams[0][0][0] for beams in together[1:]] == [5, 6, 7]
+
     def test_searches_are_scripted(self, model, words):
         """TorchScript compiles the methods of their classes, in which no repair may be."""
         for strategy in (DiverseBeamSearch(words, 2, 0.5), LengthConstrainedBeamSearch(words, 1, 0, 1, 0)):

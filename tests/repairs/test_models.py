@@ -153,6 +153,17 @@ def test_the_hub_interface_takes_packed_constraints(trained_once):
         [source], constraints="ordered", max_len_b=4, inference_step_args=dict(constraints=wanted)
     )
     assert "vier" in hub.decode(best["tokens"])
+    with pytest.raises(ValueError, match="^inference_step_args: constraints: has 1 rows"):
+        hub.generate([source, source], constraints="ordered", inference_step_args=dict(constraints=wanted))
+
+
+def test_each_sentence_of_the_hub_interface_has_its_prefix(trained_once):
+    data, path = trained_once("transformer")
+    hub = TransformerModel.from_pretrained(str(path.parent), path.name, str(data))
+    prefixes = torch.tensor([[hub.tgt_dict.index("vier")], [hub.tgt_dict.index("drei")]])
+    sources = [hub.encode("one"), hub.encode("one two three")]  # which fairseq sorts by their lengths
+    found = hub.generate(sources, max_len_b=4, inference_step_args=dict(prefix_tokens=prefixes))
+    assert [int(best["tokens"][0]) for best, *_ in found] == prefixes[:, 0].tolist()
 
 
 def test_a_single_sentence_of_the_hub_interface_has_every_argument(trained_once):

@@ -52,6 +52,15 @@ def test_a_cosine_may_be_nothing_but_warm_up(text, tmp_path):
     assert load_safely(last)["last_optimizer_state"]["param_groups"][0]["lr"] == 0.25
 
 
+def test_a_polynomial_decay_ends_with_the_training():
+    decay = ("--lr-scheduler=polynomial_decay", "--max-update")
+    assert convert_namespace_to_omegaconf(train(*decay, "60")).lr_scheduler.total_num_update == 60
+    given = train(*decay, "60", "--total-num-update", "70")
+    assert convert_namespace_to_omegaconf(given).lr_scheduler.total_num_update == 70
+    with pytest.raises(ValueError, match="^--lr-scheduler polynomial_decay: needs --total-num-update or --max-update$"):
+        train(*decay, "0")
+
+
 def test_the_configuration_of_fairseq_hydra_train_too():
     configuration = convert_namespace_to_omegaconf(train())
     configuration.lr_scheduler.warmup_updates = 0
