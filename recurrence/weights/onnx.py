@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import onnx
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxscript import ir
+from onnxscript import opset20 as op
 from torch import Tensor, nn
 
 from recurrence.files import temporary_folder
@@ -31,7 +34,13 @@ def export(module: nn.Module, inputs: Sequence[Tensor], int8: bool = False, **ar
     with temporary_folder() as folder, _quiet():
         path = Path(folder) / "graph.onnx"
         program = torch.onnx.export(
-            module.eval(), tuple(inputs), dynamo=True, opset_version=OPSET, verbose=False, **arguments
+            module.eval(),
+            tuple(inputs),
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+            custom_translation_table={torch.ops.aten.cos.default: _cosine},
+            **arguments,
         )
         program.save(path)
         made = onnx.load(path)
@@ -40,6 +49,14 @@ def export(module: nn.Module, inputs: Sequence[Tensor], int8: bool = False, **ar
     made = _in_eight_bits(made) if int8 else made
     _drop_comments(made.graph)
     return made
+
+
+def _cosine(angles: Any) -> Any:
+    """A cosine, which earlier versions of onnxruntime (1.23) do not have in float64: there, a sine."""
+    if angles.dtype != ir.DataType.DOUBLE:
+        return op.Cos(angles)
+    quarter = onnx.helper.make_tensor("quarter", onnx.TensorProto.DOUBLE, [], [math.pi / 2])
+    return op.Sin(op.Add(angles, op.Constant(value=quarter)))
 
 
 def _drop_comments(graph: onnx.GraphProto) -> None:

@@ -12,14 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from torch import nn
 
+from recurrence.block import Shape
 from recurrence.comparison import report
 from recurrence.comparison.command import Comparison, add_options, compare, with_rate, without
 from recurrence.comparison.controls import as_large
 from recurrence.comparison.report import gain, headroom
 from recurrence.comparison.rows import TIMED, Row, Score, counted
+from recurrence.papers.takase import shared_layers
 from tests.core.test_comparison_runs import appends, step
 
 BLEU, PERPLEXITY = Score("BLEU", True, "a sentence", "decoding"), Score("perplexity", False, "a text", "decoding")
@@ -408,3 +411,15 @@ def test_symbols_are_counted_as_embeddings_unless_both_sides_share_them():
 )
 def test_wrong_options_are_rejected(words, rule, rejected):
     assert rule in rejected(lambda: options("--output", "x", *words.split()))
+
+
+def test_a_row_counts_stored_blocks_their_runs_and_the_products_of_all_runs():
+    loop = shared_layers(Shape(8, 16, 2), (0, 0, 1)).eval()
+    row = counted("looped", [], loop, lambda: loop(torch.zeros(1, 5, 8)))
+    assert (row.blocks, row.passes) == (2, 3)
+    assert row.operations == 3 * (5 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 5 * 5 * 8)
+
+
+def test_megabytes():
+    model = nn.Linear(8, 16)
+    assert counted("looped", [], model, lambda: None).megabytes == 4 * (8 * 16 + 16) / 1e6

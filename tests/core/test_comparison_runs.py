@@ -161,3 +161,10 @@ carried_out(run(Path({str(tmp_path)!r}), step(sleep)))
     while child.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not child.exists()
+
+
+def test_a_result_is_read_from_what_its_own_attempt_printed(tmp_path):
+    for number in (1, 2):
+        command, flags = Command((*PYTHON, f"print({number})")), (str(number),)
+        scored = Step("score", (command,), "score.log", flags, lambda _, log: {"score": float(log.split()[0])})
+        assert carried_out(run(tmp_path, step(""), scored)) == [{"count": 1.0, "score": number}]

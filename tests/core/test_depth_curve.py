@@ -49,3 +49,9 @@ def test_a_curve_is_written(tmp_path):
         "depth,score,seconds,agreement,margin\n1,12.5,0.01,0.25,\n2,30.0,0.02,1.0,\n"
     )
     assert depth_curve.table(points, "bleu").splitlines()[1].split() == ["1", "12.50", "10.0", "25.0%"]
+
+
+def test_the_default_tolerance():
+    parser = argparse.ArgumentParser()
+    depth_curve.add_options(parser)
+    assert parser.parse_args([]).tolerance == 0.3

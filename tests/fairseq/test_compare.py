@@ -315,3 +315,14 @@ def test_texts_are_scored_by_perplexity(german, tmp_path):
     assert (runs["score"] > 1).all()
     assert (runs["rate"] == 0.01).all()
     assert "perplexity by" in (tmp_path / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "scored"), [([], "checkpoint_best.pt"), (["--disable-validation"], "checkpoint_last.pt")]
+)
+def test_the_best_checkpoint_is_scored_unless_nothing_tells_it(corpus, tmp_path, more, scored):
+    words = [str(word) for word in (corpus.data, *FLAGS, "--arch", cli.ARCH, *more)]
+    args = fairseq_options.parse_args_and_arch(compare.command_line(), [*words, "--output", str(tmp_path)])
+    comparison = compare.TextComparison(args, words)
+    _, score = comparison.steps(*comparison.rows(["looped"]), 7, tmp_path)
+    assert score.commands[0].words[-2:] == ("--path", str(tmp_path / "checkpoints" / scored))

@@ -127,3 +127,25 @@ def test_task_options_given_at_their_default_replace_those_of_the_checkpoint(mon
     monkeypatch.setattr(depth.checkpoint_utils, "load_model_ensemble_and_task", load)
     said = rejected(depth.main, "data", "--path", "a.pt", "--task", "language_modeling", *words)
     assert "overrides: {'data': 'data', 'sample_break_mode': 'none'}" in said
+
+
+def test_the_perplexity_is_over_all_batches():
+    task, model = models.task_of("ilr_small"), models.tiny("ilr_small").eval()
+    task.args = Namespace(add_bos_token=False)
+    lines = [torch.arange(5, 5 + length) for length in (4, 7)]
+    texts = [(line[:-1], line[1:], None) for line in lines]
+    data = MonolingualDataset(texts, [len(line) - 1 for line in lines], task.dictionary, targets=["future"])
+    batches = [data.collater([data[0]]), data.collater([data[1]])]
+    expected = eval_lm([model], task.dictionary, batches)["perplexity"]
+    assert depth.perplexity(model, task, None, batches).score == pytest.approx(expected)
+
+
+def test_the_lower_perplexity_is_better(monkeypatch):
+    model, task, seen = models.tiny("universal_lm"), models.task_of("universal_lm"), []
+    model.prepare_for_inference_ = task.load_dataset = lambda *_, **__: None
+    loaded = (model,), Namespace(task=None, criterion=None, model=None), task
+    monkeypatch.setattr(depth.checkpoint_utils, "load_model_ensemble_and_task", lambda *_: loaded)
+    monkeypatch.setattr(depth, "read_batches", lambda *_: [{"target": ()}])
+    monkeypatch.setattr(depth.curve, "report", lambda *given: seen.append(given[-2:]))
+    depth.main(["data", "--path", "a.pt", "--task", "language_modeling", "--cpu"])
+    assert seen == [("perplexity", False)]

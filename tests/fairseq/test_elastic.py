@@ -393,3 +393,9 @@ def test_before_any_update_a_validation_is_plain():
     """fairseq-validate may run a model at a depth to which the options do not apply."""
     _, _, log = criterion("vanilla_tiny", depth_range="1-6")(models.tiny("vanilla_tiny"), sample("vanilla_tiny"))
     assert not any("depth" in key for key in log)
+
+
+def test_the_loss_of_a_batch_may_be_divided_by_its_sentences():
+    batch = sample("cycle")
+    for given in ({}, {"mixed_depth": True}):
+        assert criterion("cycle", sentence_avg=True, **given)(in_training("cycle"), batch)[1] == len(batch["target"])

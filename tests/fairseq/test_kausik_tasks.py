@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary, MonolingualDataset, TokenBlockDataset
 from fairseq.data.list_dataset import ListDataset
 from fairseq.optim.sgd import SGD
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import OmegaConf
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -19,8 +20,8 @@ from fairseq_plugin.build import unpadded_dictionary
 from fairseq_plugin.elastic import ElasticConfig
 from fairseq_plugin.tasks.answers import AnswerCrossEntropy
 from fairseq_plugin.tasks.copying import CopyingConfig, CopyingTask
-from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask
-from fairseq_plugin.tasks.shifted_language_modeling import ShiftedTexts
+from fairseq_plugin.tasks.pixel_classification import PixelClassificationConfig, PixelClassificationTask, load_images
+from fairseq_plugin.tasks.shifted_language_modeling import ShiftedLanguageModelingTask, ShiftedTexts
 from fairseq_repairs.checkpoints import load_safely
 from tests.fairseq.test_automaton import automaton, texts
 from tests.support import cli, models
@@ -368,3 +369,25 @@ def test_shifted_texts_are_resumed(german, tmp_path):
     command = [german.data, *HOST, "--task", "shifted_language_modeling", "--tokens-per-sample", "32", *TINY, *STEPS]
     once, twice, _ = resumed(tmp_path, *command, "--update-epoch-batch-itr", "True")
     assert same_state(once["model"], twice["model"])
+
+
+def test_of_cifar_only_the_training_images_are_trained_on(tmp_path, monkeypatch):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", lambda folder, train: train)
+    assert [load_images(str(tmp_path), split) for split in ("train", "valid", "test")] == [True, False, False]
+
+
+def test_only_training_texts_are_shifted(monkeypatch):
+    task = ShiftedLanguageModelingTask.__new__(ShiftedLanguageModelingTask)
+    task.args, task.datasets, plain = Namespace(tokens_per_sample=8, seed=1), {}, shifted(8)[0].dataset
+    monkeypatch.setattr(
+        LanguageModelingTask, "load_dataset", lambda self, split, *_, **__: self.datasets.update({split: plain})
+    )
+    for split in ("train", "valid"):
+        task.load_dataset(split)
+    assert [type(texts) for texts in task.datasets.values()] == [ShiftedTexts, MonolingualDataset]
+
+
+def test_lines_are_not_shifted():
+    with pytest.raises(ValueError, match="--sample-break-mode=eos: must be none, because only texts of equal length"):
+        ShiftedLanguageModelingTask.setup_task(Namespace(sample_break_mode="eos"))

@@ -308,3 +308,18 @@ def test_every_choice_of_the_signals_is_another_model():
         outputs.append(model(*joint_inputs("ringformer_base"))[0])
     assert len(outputs) == 18
     assert not [pair for pair in itertools.combinations(outputs, 2) if torch.allclose(*pair)]
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_embeddings_have_the_rate_of_dropout_unless_they_have_their_own(arch):
+    for more, rate in (([], 0.25), (["--embedding-dropout", "0.5"], 0.5)):
+        model = build(arch, [*models.tiny_flags(arch), "--dropout", "0.25", *more])
+        coders = (getattr(model, side) for side in models.SIDES if hasattr(model, side))
+        assert {coder.inputs.dropout.p for coder in coders} == {rate}
+
+
+@pytest.mark.parametrize(("flags", "deviation"), [([], 0.02), (["--post-norm"], 64**-0.5)])
+def test_ilrs_layers_start_at_the_deviation_of_the_embedding(flags, deviation):
+    model = build("ilr_small", ["--decoder-embed-dim", "64", *flags])
+    for parameter in model.parameters():
+        assert parameter.dim() == 1 or parameter.std().item() == pytest.approx(deviation, rel=0.1)

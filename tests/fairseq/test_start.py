@@ -289,3 +289,17 @@ def test_a_line_without_end_is_rejected_before_it_fills_the_memory(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match=r"endless\.en:2: must have <= 10,000,000 bytes"):
         start_corpus.read_lines(text)
+
+
+def test_the_highest_bleu_is_the_best():
+    script = start.Plan("translation", 30.0, start.SIZES["translation"][0]).script([])
+    (line,) = re.findall(r"^fairseq-train .*", script.replace("\\\n", ""), re.M)
+    _, *words = shlex.split(line.replace('"$plugin"', start.USER_DIR))
+    args = start.parse(words)
+    assert (args.best_checkpoint_metric, args.maximize_best_checkpoint_metric) == ("bleu", True)
+
+
+def test_a_text_that_is_read_more_often_has_more_dropout():
+    plans = [start.Plan("translation", 30.0, seconds=0.5, batches=batches) for batches in (100, 60, 40)]
+    assert [round(plan.updates / plan.batches) for plan in plans] == [29, 48, 72]
+    assert [plan.dropout for plan in plans] == [0.1, 0.2, 0.3]

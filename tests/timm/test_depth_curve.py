@@ -144,3 +144,11 @@ def test_splits_folders_and_devices_are_checked(images, tmp_path, rejected):
         (images, "--tolerance", "nan"): "--tolerance: nan: must be a number >= 0 and < inf",
     }.items():
         assert message in rejected(depth.main, flags[0], "--checkpoint", tmp_path / "uit.pth", *KWARGS, *flags[1:])
+
+
+def test_the_higher_accuracy_is_better(images, tmp_path, monkeypatch):
+    torch.save(timm.create_model("uit", **SHAPE).state_dict(), tmp_path / "uit.pth")
+    seen = []
+    monkeypatch.setattr(depth.curve, "report", lambda *given, **named: seen.append(named))
+    depth.main([str(images), "--checkpoint", str(tmp_path / "uit.pth"), "--model", "uit", "--device", "cpu", *KWARGS])
+    assert seen == [{"higher_is_better": True}]

@@ -13,7 +13,7 @@ from timm_plugin import task as tasks
 from timm_plugin.checkpoints import load
 from timm_plugin.sret import CIFAR10
 from timm_plugin.training import options
-from timm_plugin.training.build import load_teacher
+from timm_plugin.training.build import build, load_teacher, make_task
 
 
 class Logits(nn.Module):
@@ -152,3 +152,15 @@ def test_pretrained_weights_of_a_teacher_are_for_the_images_classes():
     rule = r"its weights must be for the images' classes: lacks 9 \(wagon\) and also has 9 \(truck\)"
     with pytest.raises(options.OptionError, match=f"^--teacher sret_nano: {rule}: needs --teacher-checkpoint"):
         load_teacher(args)
+
+
+@pytest.mark.parametrize(
+    ("words", "temperature", "labelled"), [(["--temperature", "2"], 2.0, 0.0), (["--distillation", "hard"], 1.0, 0.5)]
+)
+def test_the_trainer_distils_as_the_options_say(words, temperature, labelled):
+    words = ["images", "--output", "run", "--model", "sret_t", "--img-size", "64", "--teacher", "sret_nano", *words]
+    args = options.parser("").parse_args(words)
+    args.num_classes, args.label_names = 10, list(CIFAR10)
+    task = make_task(args, build("model", args, num_classes=10), torch.device("cpu"))
+    assert (task.temperature, task.task_loss_weight) == (temperature, labelled)
+    assert any(isinstance(module, tasks.HardLabels) for module in task.modules()) == bool(labelled)

@@ -140,3 +140,19 @@ def test_ringformers_is_xaviers_in_the_mlp():
             assert layer.bias.std().item() == pytest.approx(1e-6, rel=0.5)
         assert block.self_attn.qkv.weight.abs().max().item() == pytest.approx(64**-0.5, rel=0.05)
     assert not model.cls_token.any()
+
+
+PLACES = ("sublayer", "ffn", "ffn_sublayer")
+
+
+@pytest.mark.parametrize("name", ["plain_vit", "uit", "ringformer_vit", "recursive_deit_tiny", "recursive_mixer_s16"])
+def test_each_rate_is_that_of_its_places(name):
+    block = vision.fresh(name, proj_drop_rate=0.1, mlp_drop_rate=0.2).loop.blocks[0]
+    assert [getattr(block, place).dropout.p for place in PLACES] == [0.1, 0.2, 0.2]
+
+
+def test_the_rate_of_srets_projections_is_that_of_all_branches():
+    loop = vision.fresh("sret_t", proj_drop_rate=0.1).stages[0].loop
+    assert [getattr(loop.blocks[0], place).dropout.p for place in PLACES] == [0.1, 0.1, 0.1]
+    projection = loop.own[0].projection
+    assert (projection.activation_dropout.p, projection.dropout.p) == (0.1, 0.1)
