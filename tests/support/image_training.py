@@ -1,13 +1,17 @@
-"""Run recipes/train_image.py on generated images, and read the checkpoints and the table that it writes."""
+"""Trainings on generated images: their commands, trainers, loaders, checkpoints and tables."""
 
 import csv
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+from timm.utils import init_distributed_device
 from timm.utils.checkpoint_saver import load_checkpoint_metadata
 
 from tests.support import cli
+from timm_plugin.train import Trainer, parser
+from timm_plugin.training import build, data, options
 
 SCRIPT = cli.REPOSITORY / "recipes" / "train_image.py"
 KILLED = Path(__file__).with_name("killed_training.py")
@@ -18,6 +22,7 @@ TEACHER = ["--teacher", "vit_tiny_patch16_224"]
 IMPORTABLE = {"PYTHONPATH": str(cli.REPOSITORY)}
 SMALL = ["patch_size=4", "embed_dim=24", "depth=2", "num_heads=2"]
 MODEL = ["--model", "vit_tiny_patch16_224", "--model-kwargs", *SMALL, "--img-size", str(SIDE)]
+ELASTIC = ["--model", "ringformer_vit", "--model-kwargs", *SMALL, "depth=4", "--depth-range", "1-4"]
 TRAINING = ["--epochs", "3", "--warmup-epochs", "1", "--batch-size", "12", "--workers", "0", "--device", "cpu"]
 
 
@@ -54,3 +59,18 @@ def table(output: Path) -> list[dict]:
     """The rows of a run's summary.csv, without times."""
     with (output / "summary.csv").open() as file:
         return [{key: value for key, value in row.items() if key != "train_seconds"} for row in csv.DictReader(file)]
+
+
+def trainer_of(images: Path, output: Path, *more) -> Trainer:
+    """The trainer of a run with these options."""
+    args = parser("").parse_args(flags(images, output, *more))
+    return Trainer(args, init_distributed_device(args))
+
+
+def loaders(images: Path, *more) -> list:
+    """The two loaders of a run with these options."""
+    args = options.parser("").parse_args(flags(images, images / "none", *more))
+    args.distributed = torch.distributed.is_initialized()
+    *sets, names = data.datasets(args)
+    args.num_classes = len(names)
+    return data.make_loaders(args, build.build("model", args), sets, torch.device("cpu"))
