@@ -116,11 +116,6 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         with flags_in_errors():
             core.check_options(self.given)
 
-    @classmethod
-    def add_args(cls, parser) -> None:
-        """Adds the options; they replace those of the same names that a model adds only to reject them."""
-        super().add_args(parser.add_argument_group(ELASTIC, conflict_handler="resolve"))
-
     def forward(self, model, sample, reduce: bool = True):
         # fairseq-validate may run a model at a depth to which the options do not apply.
         if not self.given or not (model.training or self.depths):

@@ -15,7 +15,7 @@ from recurrence.block import Shape
 from recurrence.errors import FieldError, shown
 from recurrence.loop import named_loops
 from recurrence.position import POSITIONS
-from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, Removed, reject_options
+from recurrence.removed import LATE_LOOPS, RELAXED_SHARING, reject_options
 
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = utils.get_available_activation_fns()
@@ -222,12 +222,6 @@ class StackOptions(Options):
         return Shape(**sizes, norm_eps=args.norm_eps, **{rate: getattr(args, rate) for rate in RATES})
 
 
-class OfCriterion(Removed):
-    """An option of a criterion, given without that criterion."""
-
-    reason = "needs"
-
-
 class ConfiguredModel(nn.Module):
     """A model that has a family's `options`. A subclass checks them together in `_check` and builds in `_build`.
 
@@ -247,15 +241,10 @@ class ConfiguredModel(nn.Module):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds what fairseq's command line needs: the options, those that were removed, and those of the criterion.
-
-        The last two only say what to use instead; the criterion replaces its own.
-        """
+        """Adds what fairseq's command line needs: the options, and those removed, to say what to use instead."""
         cls.add_options(parser)
         removed = cls.options.removed()
         reject_options(parser, {name: removed[name] for name in removed.keys() - MOVED})
-        for name in DEPTH_OPTIONS:
-            parser.add_argument(flag(name), action=OfCriterion, instead=f"--criterion {ELASTIC}")
 
     @classmethod
     def build_model(cls, args, task):

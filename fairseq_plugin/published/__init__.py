@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 
 from fairseq_plugin.published import language, translation
 from recurrence.papers.admin import folded
-from recurrence.weights.names import StateDict, to_ours, to_theirs
+from recurrence.weights.names import StateDict, exported, to_ours
 
 # Keys that are not converted. Published: fixed tables, version marks, and a matrix that Intra-Layer Recurrence's code
 # creates for block recurrence but never uses. Ours: Admin's profile, which the published vectors already include.
@@ -70,11 +70,4 @@ def to_published(system: str, model: BaseFairseqModel, config: dict) -> StateDic
     """
     if system not in SYSTEMS:
         raise ValueError(f"system={system!r}: must be one of {sorted(SYSTEMS)}")
-    own, pieces = folded(model), list(SYSTEMS[system][1](model, config))
-    named = {piece.ours for piece in pieces}
-    others = [key for key in own if key not in named and not FIXED.fullmatch(key)]
-    if others:
-        raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
-    if missing := sorted(named - own.keys()):
-        raise ValueError(f"{missing[0]}: the published code of {system} needs it ({len(missing)} in all)")
-    return to_theirs(own, pieces)
+    return exported(system, folded(model), list(SYSTEMS[system][1](model, config)), FIXED.fullmatch)

@@ -89,7 +89,7 @@ def _draw(spec: Spec, weights: Weights, dropouts: Dropouts, first: Tensor, x: Te
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, spec, factors, first, x, qkv, *weights):
-        (states,) = replayed(_states, spec, first, x, qkv, *factors, *_column_major(Weights(*weights)))
+        (states,) = replayed(_states, spec, first, x, qkv, *factors, *weights)
         ctx.spec = spec
         ctx.save_for_backward(states, x, qkv, *factors, *weights)
         return states
@@ -176,11 +176,6 @@ def _with_slope(activation: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tens
         x = x.detach().requires_grad_()
         y = activation(x)
     return y.detach(), torch.autograd.grad(y, x, torch.ones_like(y))[0]
-
-
-def _column_major(weights: Weights) -> Weights:
-    """The same weights, each matrix stored column by column: a product with few rows reads them in this order."""
-    return Weights(*(weight if weight.dim() == 1 else weight.t().contiguous().t() for weight in weights))
 
 
 def _per_step(tensors: Any, steps: int) -> list:

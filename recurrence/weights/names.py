@@ -88,6 +88,26 @@ def to_theirs(own: StateDict, pieces: Iterable[Piece]) -> StateDict:
     return {key: _join(parts) for key, parts in stacks.items()}
 
 
+def exported(system: str, own: StateDict, pieces: Sequence[Piece], fixed: Callable[[str], object]) -> StateDict:
+    """All parameters under their published keys.
+
+    Args:
+        system: the published code.
+        own: a model's weights.
+        pieces: their published names.
+        fixed: whether a key is that of a fixed table, which is left out.
+
+    Raises:
+        ValueError: the published code has no such parameter, or needs another one.
+    """
+    named = {piece.ours for piece in pieces}
+    if others := [key for key in own if key not in named and not fixed(key)]:
+        raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
+    if missing := sorted(named - own.keys()):
+        raise ValueError(f"{missing[0]}: the published code of {system} needs it ({len(missing)} in all)")
+    return to_theirs(own, pieces)
+
+
 def rename(theirs: StateDict, pieces: Iterable[Piece]) -> StateDict:
     """Their tensors under our keys, whatever their shapes; keys that no piece names stay.
 

@@ -10,7 +10,7 @@ import timm
 import torch
 from torch import Tensor
 
-from recurrence.weights.names import StateDict, to_ours, to_theirs
+from recurrence.weights.names import StateDict, exported, to_ours
 from timm_plugin._model import ImageModel
 from timm_plugin.owf_vit import OneWideViT
 from timm_plugin.plain_vit import PlainViT
@@ -90,13 +90,7 @@ def to_published(system: str, model: ImageModel) -> StateDict:
     for name, value in {"global_pool": model.global_pool, **given}.items():
         if value != (published := getattr(type(model.config), name)):
             raise ValueError(f"{name}={value!r}: must be {published!r}, as in the published code of {system}")
-    own, pieces = model.state_dict(), list(table(system, model))
-    named = {piece.ours for piece in pieces}
-    if others := [key for key in own if key not in named and not FIXED.fullmatch(key)]:
-        raise ValueError(f"{others[0]}: the published code of {system} has no such parameter ({len(others)} in all)")
-    if missing := sorted(named - own.keys()):
-        raise ValueError(f"{missing[0]}: the published code of {system} needs it ({len(missing)} in all)")
-    return to_theirs(own, pieces)
+    return exported(system, model.state_dict(), list(table(system, model)), FIXED.fullmatch)
 
 
 def unnested(state_dict: dict[str, Any]) -> StateDict:
