@@ -77,9 +77,7 @@ def check(args, symbols: int) -> None:
             rule = f"must be >= 1 and leave the last of the {len(ends) + 1} bands of {{decoder_embed_dim}} a width >= 1"
             raise FieldError(name, factor, rule, decoder_embed_dim=width)
         if ends and ends[0] <= PADDING:
-            rule = (
-                f"the first band must hold symbols 0 to {PADDING}, which include the padding; must be > {PADDING} first"
-            )
+            rule = f"the first band must hold symbols 0 to {PADDING}, up to the padding, so its end must be > {PADDING}"
             raise FieldError(f"adaptive_{which}_cutoff", getattr(args, f"adaptive_{which}_cutoff"), rule)
     starts = bands["input"] or []
     if any(end - start <= PADDING for start, end in zip(starts, [*starts[1:], symbols])):

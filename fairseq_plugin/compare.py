@@ -35,7 +35,7 @@ from torch import nn
 import fairseq_plugin
 from fairseq_plugin.controls import TextControls
 from fairseq_plugin.depth import given_task_actions
-from fairseq_plugin.elastic import ElasticCrossEntropy
+from fairseq_plugin.elastic import ElasticCrossEntropy, shown_flag
 from fairseq_plugin.options import ConfiguredModel, flag
 from fairseq_repairs.checkpoints import load_safely
 from recurrence.comparison.command import Comparison, add_options, compare, python_step, with_rate, without
@@ -229,7 +229,7 @@ def _check(args: Namespace) -> None:
             f"--output={args.output}: must have no {os.pathsep!r}, at which fairseq-generate splits --path"
         )
     if args.rates and args.disable_validation:
-        raise ValueError("--disable-validation=True: leaves --rates nothing to choose by")
+        raise ValueError("--disable-validation: leaves --rates nothing to choose by")
     if args.score_sentences is not None:
         if args.score_sentences < 1:
             raise ValueError(f"--score-sentences={args.score_sentences}: must be >= 1")
@@ -240,7 +240,7 @@ def _check(args: Namespace) -> None:
     defaults = options.get_training_parser()
     for name, rule in RESERVED.items():
         if (given := getattr(args, name, None)) != defaults.get_default(name):
-            raise ValueError(f"{flag(name)}={given}: {rule}")
+            raise ValueError(f"{shown_flag(name, given)}: {rule}")
 
 
 def scoring_flags(args: Namespace, words: Sequence[str]) -> list[str]:

@@ -102,7 +102,7 @@ def _run_options(state: dict[str, Any], args: argparse.Namespace) -> argparse.Na
 def main(arguments: Sequence[str] | None = None) -> None:
     parser, commands = command.build("python -m fairseq_plugin.convert", __doc__.split("\n")[0], "fairseq")
     hf = command.add_paths(commands.add_parser("hf", help="a translation or ilr_* model, for transformers"))
-    onnx = command.add_paths(commands.add_parser("onnx", help="any looped model of text, without torch and fairseq"))
+    onnx = command.add_paths(commands.add_parser("onnx", help="a model of text without adaptive bands, without torch"))
     found = "a dictionary, or its folder (default: the data named in the checkpoint, or if it names none, IN's folder)"
     split = "the sentencepiece model of the training text (default: split at spaces)"
     for kind in commands.choices.values():

@@ -223,7 +223,8 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         for side, depth in found.items():
             if not depth.trains_full:
                 rule = f"no update runs all {len(depth.order)} passes of the {side}, as validation and inference do"
-                logger.warning("%s: %s; --mixed-depth would", shown_flag("depth_range", text), rule)
+                remedy = "" if "pass_loss" in self.given else "; --mixed-depth would"
+                logger.warning("%s: %s%s", shown_flag("depth_range", text), rule, remedy)
         updates, warmup = self.cfg.max_update, self.given.get("depth_warmup_updates", 0)
         if 0 < updates <= warmup:
             rule = f"not reached within the {updates} updates of this training"
@@ -240,7 +241,7 @@ class ElasticCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             if idle and getattr(cfg, name) and not (cfg.memory_efficient_fp16 or cfg.memory_efficient_bf16):
                 raise ValueError(
                     f"--{name}: its optimizer moves and decays all parameters at every update, even those of passes "
-                    f"that did not run; must be --amp or --memory-efficient-{name}"
+                    "that did not run; must be --amp"
                 )
         if get_global_world_size() == 1:
             return

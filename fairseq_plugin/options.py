@@ -29,7 +29,7 @@ DEPTH_OPTIONS = ("depth_range", "depth_warmup_updates", "mixed_depth", "pass_los
 
 # Options of earlier versions, and what to use instead, which the error says. A checkpoint may name those that steered a
 # training or a search, but not those that gave the model weights.
-FEWER_PASSES = "run fewer passes, as with --model-overrides \"{'decoder_layers': 3}\""
+FEWER_PASSES = "run fewer passes, as with --model-overrides \"{'decoder_layers': 3}\" of a RingFormer (docs/depth.md)"
 REMOVED = {
     "exit_threshold": FEWER_PASSES,
     "loop_after_updates": LATE_LOOPS,
@@ -268,7 +268,7 @@ class ConfiguredModel(nn.Module):
         if moved and num_updates:
             raise ValueError(
                 "the checkpoint runs its blocks in another order, and its optimizer state belongs to other parameters; "
-                "use --reset-optimizer or --finetune-from-model"
+                "use --reset-optimizer or, in a new --save-dir and without --restore-file, --finetune-from-model"
             )
         for loop in moved:
             loop.moved = False  # a new training, whose later updates are its own

@@ -7,7 +7,17 @@ from fairseq import checkpoint_utils
 from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
 
-from fairseq_repairs.replace import after, instead
+from fairseq_repairs.replace import after, before, instead
+
+
+@before(Trainer, "_build_ema")
+def average_in_float32(trainer: Trainer, *args, **kwargs) -> None:
+    """Lets `--store-ema` average in float32 with `--fp16` and `--bf16`, too, as `--ema-fp32` does.
+
+    In half precision, a ten-thousandth of a weight is rounded away, so the average stays where training began.
+    """
+    if trainer.cfg.common.fp16 or trainer.cfg.common.bf16:
+        trainer.cfg.ema.ema_fp32 = True
 
 
 @instead(EMA, "restore")
@@ -37,4 +47,5 @@ def begin_average_with_weights(state: dict[str, Any], *args, **kwargs) -> None:
 def release_average(extra: dict[str, Any] | None, *args, **kwargs) -> None:
     """Forgets the average that training has loaded; fairseq-train would keep it to its end."""
     if extra is not None:
-        extra.pop("ema", None)
+        for name in ("ema", "ema_fp32_params"):
+            extra.pop(name, None)

@@ -290,5 +290,5 @@ def explain_state_of_other_parameters(load: Callable, trainer: Trainer, filename
             raise
         raise ValueError(
             f"{filename}: its optimizer state belongs to other parameters, such as those of another depth or order; "
-            "use --reset-optimizer or --finetune-from-model"
+            "use --reset-optimizer or, in a new --save-dir and without --restore-file, --finetune-from-model"
         ) from error

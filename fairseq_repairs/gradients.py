@@ -1,10 +1,11 @@
-"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols, what
-the gradients of an epoch's last update are divided by, and what R-Drop reports.
+"""Gradients: clipping on the CPU of a machine with a GPU, loss scaling with `--amp`, a loss that left out symbols and
+was summed in half precision, what the gradients of an epoch's last update are divided by, and what R-Drop reports.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -65,18 +66,32 @@ def grow_scale_by_its_own_option(built: None, optimizer: AMPOptimizer, cfg: Any,
 def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, model: Any, *args, **kwargs) -> tuple:
     """Lets `adaptive_loss` count the second symbol of each later band, which fairseq neither trains nor validates.
 
-    Symbols are numbered anew in each band, and fairseq ignores the number of the padding in all of them.
+    Symbols are numbered anew in each band, and fairseq ignores the number of the padding in all of them. The sum is in
+    float32; fairseq's is in the type of the features, in which 65,504 nats are infinite with `--fp16`.
     """
-    first = criterion.padding_idx + 1
+    first, softmax = criterion.padding_idx + 1, model.decoder.adaptive_softmax
+    dtype = next(softmax.parameters()).dtype
+
+    def widen(model: Any, inputs: tuple, output: tuple) -> tuple:
+        return _in_float32(output[0]), *output[1:]  # fairseq sums in this type
+
+    def narrow(softmax: Any, inputs: tuple) -> tuple:
+        return inputs[0].to(dtype), *inputs[1:]
 
     def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:
         logits, targets = output
+        logits[:] = [None if band is None else _in_float32(band) for band in logits]
         for band, inside in list(enumerate(targets))[1:]:
             if inside is not None and (inside == criterion.padding_idx).any():
                 logits[band], targets[band] = F.pad(logits[band], (first, 0), value=float("-inf")), inside + first
 
-    with model.decoder.adaptive_softmax.register_forward_hook(move):
+    before, after = softmax.register_forward_pre_hook(narrow), softmax.register_forward_hook(move)
+    with model.register_forward_hook(widen), before, after:
         return forward(criterion, model, *args, **kwargs)
+
+
+def _in_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 try:

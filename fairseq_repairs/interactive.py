@@ -76,6 +76,7 @@ def answer_every_line(
 
     if cfg.generation.lm_path:
         raise ValueError("--lm-path: fairseq-interactive reads no language model; use fairseq-generate")
+    task.dataset_to_epoch_iter.clear()  # fairseq would keep all lines
     most, option = _limit(cfg, task, max_positions)
     if getattr(cfg.task, "truncate_source", False) and most is not None:
         encode_fn = _truncated(encode_fn, most - 1)  # and the end of the sentence

@@ -248,6 +248,17 @@ def restore_counts(
         trainer.ema.update_freq_counter = extra.get(SINCE_AVERAGE, 0)
 
 
+@before(checkpoint_utils, "load_checkpoint")
+def forget_other_trainings(cfg: Any, trainer: Trainer, **passthrough) -> None:
+    """Begins without the best score of another training of this process, as of `fairseq-hydra-train --multirun`.
+
+    fairseq keeps it: a later training that is never better would save no `checkpoint_best.pt`.
+    """
+    for kept in (_early_stop(), vars(checkpoint_utils.save_checkpoint)):
+        for name in ("best", "num_runs"):
+            kept.pop(name, None)
+
+
 def _early_stop() -> dict[str, Any]:
     """The best validation score and the number of validations since, which fairseq stores as function attributes."""
     *_, train = copies_of("fairseq_cli.train")

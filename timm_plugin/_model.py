@@ -250,6 +250,7 @@ class ImageModel(nn.Module, ABC):
             output_dict: return `image_features`, `image_intermediates` and `image_intermediates_prefix`, as asked for.
 
         Raises:
+            AssertionError: for an index that there is not, as timm does.
             ValueError: if output_fmt is neither.
         """
         if output_fmt not in ("NCHW", "NLC"):
@@ -303,7 +304,7 @@ def forget_class_names(model: nn.Module) -> None:
 
 
 def take(count: int, indices: int | Sequence[int] | None) -> list[int]:
-    """The chosen of `count` features, each once and in ascending order, as the maps of timm's models come."""
+    """The chosen of `count` features, each once and in ascending order; AssertionError for an index beyond them."""
     return sorted(set(feature_take_indices(count, indices)[0]))
 
 

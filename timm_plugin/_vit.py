@@ -265,7 +265,8 @@ class LoopedVisionTransformer(ImageModel):
         """Removes the passes and parts that the chosen depths do not need; returns the depths.
 
         Raises:
-            ValueError: for an index that no depth has, and if `passes` is set.
+            AssertionError: for an index that no depth has, as timm does.
+            ValueError: if `passes` is set.
         """
         if self.passes:
             raise ValueError(f"passes={tuple(self.passes)}: must be None; build the model at that depth, then prune it")
@@ -284,7 +285,7 @@ class LoopedVisionTransformer(ImageModel):
         return dict(stem=stem, blocks=[*loop_groups("loop", self.loop), (r"^norm", (99999,))])
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Changes the image size; tables are resampled by timm's function.
+        """Changes the image size; tables are resampled by timm's function. The size before does not bring them back.
 
         Raises:
             ValueError: if the configuration rejects it. The model is unchanged then.

@@ -23,7 +23,11 @@ from timm_plugin.sret import sret_cfg
 
 @dataclass(frozen=True)
 class RecursiveMixerConfig(RecursiveConfig):
-    """The options of recursive Mixers: those of :class:`RecursiveConfig`, but none of attention and positions."""
+    """The options of recursive Mixers: those of :class:`RecursiveConfig`, but none of attention and positions.
+
+    Here `proj_drop_rate` is the dropout on the output of the MLP over the tokens, `mlp_drop_rate` that on the output of
+    the MLP over the features and on the hidden units of both.
+    """
 
     global_pool: str = "avg"
     num_heads: int = 1

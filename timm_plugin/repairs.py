@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 import shutil
-from functools import partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -173,16 +173,22 @@ def grey_images() -> None:
 
 def open_image(file: Any, *args, **kwargs) -> Image.Image:
     """What `PIL.Image.open` gives, whose `convert` reads greys of 16 bits as the image trainer does."""
-    image = Image.open(file, *args, **kwargs)
+    image: Image.Image = Image.open(file, *args, **kwargs)
     if has_16_bits(image):
-        image.convert = partial(_convert, image)
+        # An attribute of the image would hold it, and its open file, until Python collects garbage.
+        image.__class__ = _of_16_bits(type(image))  # type: ignore[arg-type]  # a class has a hash, its images none
     return image
+
+
+@cache
+def _of_16_bits(kind: type[Image.Image]) -> type[Image.Image]:
+    return type(kind.__name__, (kind,), {"convert": _convert})
 
 
 def _convert(image: Image.Image, mode: str | None = None, *args, **kwargs) -> Image.Image:
     if mode in ("RGB", "L"):
         image = Image.fromarray(eight_bits(image))
-    return type(image).convert(image, mode, *args, **kwargs)
+    return Image.Image.convert(image, mode, *args, **kwargs)
 
 
 def black_images() -> None:

@@ -136,7 +136,8 @@ class SReTConfig(ImageConfig):
                 self.slices(stage, height * width)
             except ValueError as error:
                 place = f"({height} x {width}) of stage {stage + 1} at img_size={self.img_size}"
-                raise ValueError(f"{error} {place}; try other groups, or an img_size in multiples of 32") from None
+                sides = "multiples of 32" + ("" if self.stem == "conv" else " plus 8")
+                raise ValueError(f"{error} {place}; try other groups, or an img_size in {sides}") from None
 
     def grids(self, img_size: int | Sequence[int]) -> list[tuple[int, int]]:
         """Height and width of each stage's map in tokens; each stage halves them, rounding up."""
@@ -341,7 +342,11 @@ class SReT(ImageModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Removes the stages and parts that the chosen stages do not need; returns the indices of the chosen."""
+        """Removes the stages and parts that the chosen stages do not need; returns the indices of the chosen.
+
+        Raises:
+            AssertionError: for an index that no stage has, as timm does.
+        """
         taken = take(len(self.stages), indices)
         shorter = taken[-1] < len(self.stages) - 1
         self.stages = self.stages[: taken[-1] + 1]
@@ -369,6 +374,8 @@ class SReT(ImageModel):
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Changes the image size; positions are resampled, and permutations drawn again from their seeds.
+
+        The size before does not bring the model back.
 
         Raises:
             ValueError: if it is not a size, or slices do not divide the tokens. The model is unchanged then.

@@ -136,7 +136,8 @@ class Trainer:
         if args.rank == 0 and 0 < updates <= (args.depth_warmup_updates or 0):
             logger.warning(f"--depth-warmup-updates {args.depth_warmup_updates}: training ends after {updates} updates")
         if args.rank == 0 and not all(depth.trains_full for depth in getattr(model, "training_depths", ())):
-            rule = "no update runs all passes, with which the best epoch is chosen; --mixed-depth would"
+            remedy = "" if model.config.pass_loss else "; --mixed-depth would"
+            rule = f"no update runs all passes, with which the best epoch is chosen{remedy}"
             logger.warning(f"--depth-range {'-'.join(map(str, model.config.depth_range))}: {rule}")
         self.optimizer = create_optimizer_v2(model, args.opt, lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = make_scheduler(args, self.optimizer, self.updates)

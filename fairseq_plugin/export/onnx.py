@@ -120,9 +120,10 @@ def check(model: nn.Module, args: Any) -> None:
         raise ValueError(f"--arch {args.arch}: reads speech; only models of text are exported to ONNX")
     for name in ("adaptive_input_cutoff", "adaptive_softmax_cutoff"):
         if getattr(args, name, None) not in (None, "none"):
-            raise ValueError(f"{flag(name)}={getattr(args, name)}: bands are not exported to ONNX; must be 'none'")
+            rule = "bands are not exported to ONNX; must be 'none' in training"
+            raise ValueError(f"{flag(name)}={getattr(args, name)}: {rule}")
     if isinstance(getattr(model.decoder, "stack", None), RecurrentStack) and args.position != "none":
-        rule = "a recurrence with positions is not exported to ONNX; must be none"
+        rule = "a recurrence with positions is not exported to ONNX; must be none in training"
         raise ValueError(f"--position={args.position}: {rule}")
 
 

@@ -6,8 +6,8 @@ Nothing is unique to a pass. As in the published code, where the paper is silent
 the FFN is 4 times as wide as the model. Block recurrence repeats the entire stack instead and adds its input again
 before each repetition: the paper's row is `--block-loops 2 --inject-embedding`.
 
-Not in the paper: an injected input with a reuse map, a learned matrix that joins it (`--inject-adapter`), and
-`--post-norm`.
+Not among the paper's experiments: an injected input with a reuse map, a learned matrix that joins it
+(`--inject-adapter`), which section 4 mentions, and `--post-norm`.
 
 Differs from the published code: that code creates the matrix, 2 C^2 parameters, wherever the input is injected, but
 never uses it. There is a cache; dropout is an option (0).
@@ -53,7 +53,7 @@ class IntraLayerRecurrenceOptions(LanguageOptions):
     embedding_std: float = option(
         lambda args: max(args.decoder_embed_dim, 1) ** -0.5 if args.post_norm else 0.02, least=0
     )
-    block_loops: int = option(1, "how often the stack runs; 2 or more replace any reuse map, the preset's included")
+    block_loops: int = option(1, "how often the stack runs; 2 or more replace the preset's reuse map")
     reuse_map: str | None = option(
         None,
         "how often each layer runs in succession: 4,2,1,1 runs the first of four layers four times",
@@ -124,7 +124,8 @@ class IntraLayerRecurrence(LanguageModel):
         # fairseq-train gives a model the options of the criterion, too; fairseq-hydra-train does not.
         if args.inject_embedding and runs_once and not getattr(args, "depth_range", None):
             # Not an error, as a checkpoint may be loaded at its smallest depth.
-            logger.warning("--inject-embedding: has no effect, unless --depth-range lets a layer run more than once")
+            more = "--reuse-map or --block-loops" + (" or --depth-range" if args.decoder_layers == 1 else "")
+            logger.warning("--inject-embedding: has no effect, as each layer runs once; %s lets it run again", more)
         if args.inject_adapter and not args.inject_embedding:
             raise FieldError("inject_adapter", True, "needs {inject_embedding}")
 

@@ -39,7 +39,8 @@ def from_published(system: str, state_dict: StateDict, config: dict) -> BaseFair
         (B, T) without padding. Both return logits (B, T, vocabulary) and fairseq's extra dictionary.
 
     Raises:
-        ValueError: if the system is unknown, a key is unknown or missing, or tensors that should be shared differ.
+        ValueError: if the system is unknown, the configuration has what no model here has (`rope_theta`, `bias`), a key
+            is unknown or missing, a tensor has another size, or tensors that should be shared differ.
             This includes shared decoder layers that Takase & Kiyono's code trained; the error says how to load them.
     """
     if system not in SYSTEMS:

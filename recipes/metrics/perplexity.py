@@ -2,9 +2,9 @@
 
     python perplexity.py RUN --pieces test.pieces --contexts 512 1024 [--also valid=valid.pieces] > scores.json
 
-RUN has eval-CONTEXT.log for each context length and eval-SET.log for each additional set. fairseq-eval-lm skips texts
-that are too long for the model and barely mentions it; a perplexity over fewer than all symbols of a text, ends of
-lines included, is therefore rejected.
+RUN has eval-CONTEXT.log for each context length and eval-SET.log for each additional set. By itself, fairseq-eval-lm
+skips texts that are too long for the model; a perplexity over fewer than all symbols of a text, ends of lines included,
+is therefore rejected.
 """
 
 import argparse

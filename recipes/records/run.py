@@ -17,9 +17,10 @@ Two flags are the recipe's own, as SCALE and SEED: --scale NAME, --seed NUMBER. 
   DRY_RUN    1 prints the commands instead of running them
   PRECISION  bf16, fp16 or fp32 (default: the table's); images: only at scale paper
   DATA_ROOT  folder that already holds the corpora (default: they are downloaded)
-  THREADS    processor threads (default: all)
+  THREADS    processor threads (default: OMP_NUM_THREADS, or else all)
   GPUS       processes of a training at scale paper, each on one GPU, started by torchrun
-  MICRO_BATCH   batch of one process at scale paper; gradients are accumulated up to the table's batch
+  MICRO_BATCH   batch of one process, where the table has that of an update, as at scale paper; gradients are
+             accumulated up to it
 
 The folder of a run keeps its commands (cmd.sh), the training's environment (env.json) and log (train.log), and the
 outcome (metrics.json). Finished runs are skipped, interrupted ones resume at their last unfinished stage.
@@ -219,7 +220,7 @@ def carry_out(recipe: str, words: list[str]) -> None:
         raise TableError(f"{path.parent.name}/tables.toml: no table {path.stem!r}")
     table = tables[path.stem]
     if not words:
-        raise TableError(f"usage: {recipe} ROW|all|list [flags]; list shows the rows")
+        raise TableError(f"usage: {recipe} ROW|all [flags], list or folder ROW; list shows the rows")
     name, *flags = words
     if name == "list":
         if flags:

@@ -120,7 +120,7 @@ OPTIMIZER = "its optimizer moves and decays all parameters at every update"
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_an_optimizer_that_moves_idle_passes_is_rejected(kind):
     model = models.tiny("ringformer_base")
-    with pytest.raises(ValueError, match=f"--{kind}: {OPTIMIZER}.*; must be --amp or --memory-efficient-{kind}"):
+    with pytest.raises(ValueError, match=f"--{kind}: {OPTIMIZER}.*; must be --amp$"):
         criterion("ringformer_base", depth_range="1-4", **{kind: True}).training_depths(model)
     for given in ({f"memory_efficient_{kind}": True, "depth_range": "1-4"}, {"mixed_depth": True}):
         criterion("ringformer_base", **{kind: True}, **given).training_depths(model)

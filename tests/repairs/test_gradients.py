@@ -96,13 +96,31 @@ def test_a_resumed_run_has_the_scale_of_the_checkpoint_and_the_window_of_its_com
     assert resumed.scaler.get_scale() == 512
 
 
+def adaptive_loss(target: torch.Tensor) -> tuple:
+    """A criterion and a model whose bands begin at symbols 8 and 14, and a sample of these targets."""
+    words = upstream.dictionary(19)
+    model = upstream.built("transformer_lm", words, "--adaptive-softmax-cutoff", "8,14")
+    criterion = AdaptiveLoss(LanguageModelingTask(LanguageModelingConfig(), words), sentence_avg=False)
+    return criterion, model, {"net_input": {"src_tokens": target.roll(1)}, "target": target}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_adaptive_loss_is_summed_in_float32(dtype):
+    criterion, model, sample = adaptive_loss(torch.arange(2, 19).repeat(3000, 1))
+    exact = criterion(model.double(), sample)[0].item()
+    loss, *_ = criterion(model.to(dtype), sample)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-3)
+    assert exact > torch.finfo(torch.float16).max
+    loss.backward()
+    assert {parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None} == {dtype}
+
+
 def test_the_adaptive_loss_is_that_of_the_probabilities():
     """Of all symbols but the padding, 1: bands begin at 8 and 14, so that 9 and 15 are number 1 there."""
-    words, target = upstream.dictionary(19), torch.tensor([[*range(2, 19), 1]])
-    model = upstream.built("transformer_lm", words, "--adaptive-softmax-cutoff", "8,14")
-    task = LanguageModelingTask(LanguageModelingConfig(), words)
-    sample = {"net_input": {"src_tokens": target.roll(1)}, "target": target}
-    loss, size, _ = AdaptiveLoss(task, sentence_avg=False)(model, sample)
+    target = torch.tensor([[*range(2, 19), 1]])
+    criterion, model, sample = adaptive_loss(target)
+    loss, size, _ = criterion(model, sample)
     scores = model.get_normalized_probs(model(**sample["net_input"]), log_probs=True)
     torch.testing.assert_close(loss[0], -scores[0, :-1].gather(1, target[0, :-1, None]).sum())
-    assert size == len(words) - 2
+    assert size == target.numel() - 1

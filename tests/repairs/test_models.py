@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
 from fairseq.models.speech_to_text import S2TTransformerModel
 from fairseq.models.transformer import TransformerModel
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.token_generation_constraints import pack_constraints
 
@@ -88,6 +89,25 @@ class TestTranslation:
     def test_a_loss_that_is_no_number_is_named(self, model, data, tmp_path):
         with pytest.raises(FloatingPointError, match=r"^update .*: the loss or a gradient .*Nan/Inf\)$"):
             upstream.run_training(model, data["text"], tmp_path, "--lr=1e35", "--batch-size=4", "--max-epoch=9")
+
+
+def test_lines_that_are_answered_are_forgotten(trained_once, monkeypatch):
+    data, path = trained_once("transformer")
+    read, kept = FairseqTask.get_batch_iterator, []
+
+    def counted(task, *args, **kwargs):
+        kept.append(len(task.dataset_to_epoch_iter))
+        return read(task, *args, **kwargs)
+
+    monkeypatch.setattr(FairseqTask, "get_batch_iterator", counted)
+    upstream.answer(data, path, "one\ntwo\none two\n", "--task", "translation", "--max-len-b", "2")
+    assert kept == [0, 0, 0]
+
+
+def test_a_second_training_has_a_best_checkpoint_of_its_own(data, tmp_path):
+    for save_dir, rate in (("good", "0.001"), ("bad", "0")):
+        upstream.run_training("transformer", data["text"], tmp_path / save_dir, "--lr", rate)
+        assert (tmp_path / save_dir / "checkpoint_best.pt").exists()
 
 
 def test_a_source_ends_before_the_words_that_its_translation_must_contain(trained_once, said):
@@ -371,6 +391,12 @@ class TestLanguageModel:
         path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags, *able)
         assert checkpoint_utils.load_ema_from_checkpoint(str(path))["model"].keys() >= upstream.parameters(path).keys()
 
+    def test_an_average_in_half_precision_moves(self, data, tmp_path):
+        flags = ("--bf16", "--store-ema", "--ema-decay", "0.9999", "--lr", "0.01")
+        path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
+        extra = torch.load(path, weights_only=False)["extra_state"]
+        assert {tensor.dtype for tensor in tensors_in(extra["ema_fp32_params"])} == {torch.float32}
+
     def test_an_average_begins_with_the_weights_of_a_checkpoint_without_one(self, trained_once, tmp_path, monkeypatch):
         data, path = trained_once("transformer_lm")
         extra = checkpoint_utils.load_checkpoint_to_cpu(str(path))["extra_state"]
@@ -384,7 +410,7 @@ class TestLanguageModel:
         monkeypatch.setattr(checkpoint_utils, "load_checkpoint", remember)
         flags = ("--finetune-from-model", path, "--store-ema", "--ema-fp32", "--ema-decay", "1", "--lr", "0.1")
         tuned = upstream.run_training("transformer_lm", data, tmp_path, *flags)
-        assert "ema" not in loaded[0][0]  # fairseq-train keeps this until it ends
+        assert not {"ema", "ema_fp32_params"} & loaded[0][0].keys()  # fairseq-train keeps this until it ends
         average = checkpoint_utils.load_ema_from_checkpoint(str(tuned))["model"]
         before, after = upstream.parameters(path), upstream.parameters(tuned)
         for name, tensor in trained_tensors(average).items():

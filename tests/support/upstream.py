@@ -125,13 +125,6 @@ def write_audio(folder: Path) -> Path:
 WRITERS = {"text": write_text, "speech": write_speech, "audio": write_audio}
 
 
-def forget_runs() -> None:
-    """fairseq keeps the best score and the patience of a run as attributes of functions."""
-    vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    for name in ("best", "num_runs"):
-        vars(train.should_stop_early).pop(name, None)
-
-
 def arguments(*flags: str) -> Namespace:
     """The options of a training as fairseq-train parses them."""
     return options.parse_args_and_arch(options.get_training_parser(), ["data", "--arch", *flags])
@@ -171,7 +164,6 @@ def built(model: str, words: Dictionary, *flags: str) -> BaseFairseqModel:
 
 def run_training(model: str, data: Path, save_dir: Path, *flags: Any) -> Path:
     """Trains for an epoch, unless flags say otherwise, and returns the last checkpoint."""
-    forget_runs()
     distributed_utils.call_main(training_options(model, data, save_dir, *flags), train.main)
     return save_dir / "checkpoint_last.pt"
 

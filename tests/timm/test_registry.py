@@ -99,6 +99,7 @@ FEW = {
     "test_set_input_size_resamples": "of the models whose weights know places",
     "test_the_same_size_changes_nothing": "of the models whose weights know places",
     "test_a_checkpoint_of_another_size_is_resampled": "of the models whose weights know places",
+    "test_each_rate_is_that_of_its_places": "of a model of each family that takes all rates",
     "test_resizing_keeps_type_and_frozenness": "of the models whose weights know places",
 }
 

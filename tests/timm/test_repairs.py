@@ -1,11 +1,13 @@
 """Repairs of timm, which a program asks for: checkpoints that survive a kill, images, files named in errors."""
 
 import ast
+import gc
 import json
 import os
 import string
 import subprocess
 import sys
+import weakref
 from argparse import Namespace
 
 import numpy as np
@@ -186,6 +188,19 @@ def test_one_file_is_opened_as_the_trainer_reads_it(greys):
     (greys / "0.pgm").write_bytes(b"P5 4 1 65535\n" + GREYS.astype(">u2").tobytes())
     for path in (file, greys / "0.pgm"):
         assert np.asarray(repairs.open_image(path).convert("RGB"))[..., 0].tolist() == EIGHT_BITS
+
+
+def test_an_image_of_16_bits_holds_itself_no_longer_than_others(greys):
+    (file,) = (greys / "class").iterdir()
+    image = repairs.open_image(file)
+    image.convert("RGB")
+    kept = weakref.ref(image)
+    gc.disable()
+    try:
+        del image
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_torchvisions_folders_have_them_too(greys):

@@ -116,6 +116,13 @@ def test_another_number_of_loops_takes_the_permutations_of_the_same_runs(trained
                 assert torch.equal(after.own[index].slices.permutation, drawn_here if theirs is None else theirs)
 
 
+@pytest.mark.parametrize(("stem", "named"), [("conv", "multiples of 32"), ("patch", "multiples of 32 plus 8")])
+def test_the_sides_that_an_error_names_work(stem, named):
+    with pytest.raises(ValueError, match=f"try other groups, or an img_size in {named}$"):
+        timm.create_model("sret_t", stem=stem, img_size=240, device="meta")
+    timm.create_model("sret_t", stem=stem, img_size=256 + 8 * ("plus" in named), device="meta")
+
+
 @every_sliced_case
 def test_groups_that_do_not_divide_are_rejected(sliced):
     rule = r"must divide the \d+ tokens \(\d+ x \d+\) of stage \d at img_size=.*72.*; try other groups, or"

@@ -71,7 +71,7 @@ REJECTED = {
     "--teacher-kwargs in_chans=1: must be 3, as images are read in RGB": [
         *(*TEACHER, "--teacher-checkpoint", WEIGHTS, "--teacher-kwargs", "in_chans=1"),
     ],
-    "unexpected keyword argument 'dept'; did you mean 'depth'?": ["--model-kwargs", "dept=3"],
+    "id you mean 'depth'?": ["--model-kwargs", "dept=3"],  # Python 3.13 asks, too
     "nothing.pth', 'img_size': 16}: must name files that exist": ["--model-kwargs", "checkpoint_path=nothing.pth"],
     "--model sret_nan: must be a registered model; did you mean 'sret_nano'?": ["--model", "sret_nan"],
     "--depth-range: all: must be MIN-MAX, such as 1-6": ["--depth-range", "all"],

@@ -257,7 +257,8 @@ class OptionError(ValueError):
 
 def reject(option: str, value: object, rule: str) -> NoReturn:
     """Raises an OptionError that names the option, its value and the rule."""
-    raise OptionError(f"--{option.replace('_', '-')} {value}: {rule}")
+    given = "" if value is True else f" {value}"  # a switch has no value
+    raise OptionError(f"--{option.replace('_', '-')}{given}: {rule}")
 
 
 def reject_given(args: argparse.Namespace, names: Sequence[str], rule: str) -> None:
