@@ -117,7 +117,7 @@ def test_every_import_is_declared(site):
     required = metadata(site).get_all("Requires-Dist")
     declared = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}
     tools = {"fvcore", "matplotlib", "pandas", "scipy", "tabulate"}  # extras, which name what is missing
-    graphs = {"onnx", "onnxruntime"}  # the extra onnx, which the commands that need it name
+    graphs = {"onnx", "onnxruntime", "onnxscript"}  # the extra onnx, which the commands that need it name
     assert imported("recurrence") <= declared | tools | graphs
     speech = {"kaldi_native_fbank", "scipy", "soundfile", "torchaudio"}  # an extra, and what it takes the place of
     images = {"PIL", "torchvision"}  # the extra timm has them; one task reads images
