@@ -28,13 +28,14 @@ from tests.support import guide, language, models, searching
 SHIPPED = next(WEIGHTS.iterdir())
 TWICE = ("--encoder-layers", "2", "--decoder-layers", "2")  # an export takes as long as it has passes
 SIGNALS = ("--cross-attention-signal", "after", "--position", "learned")
+AGAIN = ("--encoder-order", "0,1,0", "--decoder-order", "0,1,0")
 RELATIVE = ("--position", "relative", "--share-decoder-input-output-embed")
 TRANSLATE = {
     "ringformer": ("ringformer_base", *TWICE),
     "signals on keys and values, learned positions": ("ringformer_base", *TWICE, *SIGNALS),
     "universal": ("universal", *TWICE),
     "one wide FFN": ("one_wide_ffn_base", *TWICE),
-    "Admin, relative, tied": ("cycle", "--init", "admin", *RELATIVE),
+    "Admin, relative, tied": ("cycle", *AGAIN, "--init", "admin", *RELATIVE),
     "NLL": ("recursive_iwslt_de_en", "--nll"),
 }
 CONTINUE = {
