@@ -15,6 +15,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor, nn
 
+from fairseq_repairs.half import in_float32
 from fairseq_repairs.replace import after, at_once, before, instead
 
 logger = logging.getLogger(__name__)
@@ -137,12 +138,8 @@ def score_bands_in_float32(score: Callable, softmax: AdaptiveSoftmax, *args, **k
     With `--fp16`, a search also adds them up in their type, and a total of -300 has steps of 0.25.
     """
     # fairseq gives all bands the type of the head.
-    with softmax.head.register_forward_hook(_in_float32):
+    with softmax.head.register_forward_hook(lambda head, inputs, output: in_float32(output)):
         return score(softmax, *args, **kwargs)
-
-
-def _in_float32(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 @instead(TranslationMultiSimpleEpochTask, "build_generator")

@@ -5,7 +5,6 @@ was summed in half precision, what the gradients of an epoch's last update are d
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -13,6 +12,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.trainer import Trainer
 from torch import Tensor
 
+from fairseq_repairs.half import in_float32
 from fairseq_repairs.replace import after, instead
 
 
@@ -73,14 +73,14 @@ def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, mod
     dtype = next(softmax.parameters()).dtype
 
     def widen(model: Any, inputs: tuple, output: tuple) -> tuple:
-        return _in_float32(output[0]), *output[1:]  # fairseq sums in this type
+        return in_float32(output[0]), *output[1:]  # fairseq sums in this type
 
     def narrow(softmax: Any, inputs: tuple) -> tuple:
         return inputs[0].to(dtype), *inputs[1:]
 
     def move(softmax: Any, inputs: tuple, output: tuple[list, list]) -> None:
         logits, targets = output
-        logits[:] = [None if band is None else _in_float32(band) for band in logits]
+        logits[:] = [None if band is None else in_float32(band) for band in logits]
         for band, inside in list(enumerate(targets))[1:]:
             if inside is not None and (inside == criterion.padding_idx).any():
                 logits[band], targets[band] = F.pad(logits[band], (first, 0), value=float("-inf")), inside + first
@@ -88,10 +88,6 @@ def count_every_symbol_of_a_band(forward: Callable, criterion: AdaptiveLoss, mod
     before, after = softmax.register_forward_pre_hook(narrow), softmax.register_forward_hook(move)
     with model.register_forward_hook(widen), before, after:
         return forward(criterion, model, *args, **kwargs)
-
-
-def _in_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 try:

@@ -1,4 +1,4 @@
-"""Half precision: the weights before rounding, and what decides on the loss scale, are saved and restored."""
+"""Half precision: weights before rounding, and what decides on the loss scale, are saved and restored; exact sums."""
 
 from typing import Any
 
@@ -11,6 +11,11 @@ from fairseq_repairs.replace import after
 # Keys in the state of an optimizer.
 EXACT = "float32_weights"  # the weights before rounding
 SCALER = "scaler"  # what decides when the loss scale changes
+
+
+def in_float32(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers in at least float32, to be summed without rounding."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _exact(optimizer: FP16Optimizer) -> list[torch.Tensor]:

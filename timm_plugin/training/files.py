@@ -60,9 +60,8 @@ def record(table: Path, epoch: int, line: dict | None = None) -> None:
         lines.append(line)
     if lines:
         with atomic_write(table, newline="") as file:
-            writer = csv.DictWriter(
-                file, dict.fromkeys(chain(lines[-1], *lines))
-            )  # an older version may have other columns
+            columns = dict.fromkeys(chain(lines[-1], *lines))  # an older version may have others
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(lines)
     else:
