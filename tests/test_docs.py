@@ -167,7 +167,8 @@ def test_examples_segment_raw_text():
 def test_our_programs_know_the_options(program):
     """Every option of every call of our own programs is in its help; every target is make's."""
     # Start programs of fairseq and timm, take the options of a trainer, or are part of an export.
-    others = {"fairseq_cli.train", "timm_plugin.run", "fairseq_plugin.compare", "timm_plugin.compare", "served/serve.py"}
+    trainers = {"fairseq_cli.train", "timm_plugin.run", "fairseq_plugin.compare", "timm_plugin.compare"}
+    others = {*trainers, "served/serve.py"}
     calls = [words for words in commands(program) if not others & set(words)]
     assert calls
     helps: dict[tuple, str] = {}
