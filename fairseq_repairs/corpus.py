@@ -133,6 +133,17 @@ def require_same_dictionaries(loaded: tuple[list, Any, FairseqTask], filenames, 
         raise ValueError(differing)
 
 
+@after(checkpoint_utils, "load_model_ensemble_and_task")
+def warn_of_other_beginnings(loaded: tuple[list, Any, FairseqTask], filenames: list[str], *args, **kwargs) -> None:
+    """Warns if texts begin with another symbol than in training, because each command has its own `--add-bos-token`."""
+    _, cfg, task = loaded
+    trained, given = (getattr(options, "add_bos_token", False) for options in (cfg.task, getattr(task, "args", None)))
+    if trained and not given:
+        logger.warning(f"{filenames[-1]}: was trained with --add-bos-token, which this command does not have")
+    if given and not trained:
+        logger.warning(f"{filenames[-1]}: was trained without --add-bos-token, which this command has")
+
+
 @after(Trainer, "load_checkpoint")
 def resume_with_same_dictionaries(
     extra: dict[str, Any] | None, trainer: Trainer, filename: str, reset_optimizer: bool = False, *args, **kwargs

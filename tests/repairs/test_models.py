@@ -272,6 +272,16 @@ class TestLanguageModel:
         expected = upstream.use("eval_lm", data, path, *window)[0]
         assert upstream.use("eval_lm", data, path, *window, "--num-workers", "2")[0] == expected
 
+    @pytest.mark.parametrize(("flags", "other"), [((), ("--add-bos-token",)), (("--add-bos-token",), ())])
+    def test_texts_that_begin_with_another_symbol_than_in_training_are_told(self, flags, other, data, tmp_path, said):
+        path = upstream.run_training("transformer_lm", data["text"], tmp_path, *flags)
+        size = ("--tokens-per-sample", "12")
+        expected = upstream.use("eval_lm", data["text"], path, *size, *flags)[0]
+        assert "--add-bos-token" not in said.text
+        assert upstream.use("eval_lm", data["text"], path, *size, *other)[0] != expected
+        words = ("with", "does not have") if flags else ("without", "has")
+        assert "{}: was trained {} --add-bos-token, which this command {}".format(path, *words) in said.text
+
     def test_an_alignment_without_source_words_is_rejected(self, trained_once):
         data, path = trained_once("transformer_lm")
         with pytest.raises(ValueError, match="^--print-alignment: a language model .* no source words to align$"):
